@@ -149,8 +149,8 @@ def _problem(status: int, own: Sequence[str], others: Sequence[str], report: Pat
         return None
     if any("No kernels were profiled" in text for text in own) and not hints:
         hints.append(
-            "The command launched no kernel on a GPU, or not one that was requested: check its --device, --kernels and --ranges (see "
-            "`cudakit profile --help`)."
+            "The command launched no kernel on a GPU, or none that was requested: check its --device, --kernels and "
+            "--ranges (see `cudakit profile --help`)."
         )
     what = "ncu profiled nothing" if status == 0 else f"ncu failed (exit status {status})"
     # the error of a failed script is at the end of its output

@@ -1,7 +1,6 @@
-"""The source with counters beside each line: one HTML page that needs no network and no script.
+"""The source with counters next to each line: one HTML page that needs no network and no script.
 
-`kernels` gathers the launches that a watch saw; `page` writes them as HTML. What a line's figures mean is said on the
-page itself.
+`kernels` adds up the launches that a watch recorded; `page` writes them as HTML. The page explains its figures.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _AROUND = 3
 
 @dataclass
 class AnnotatedKernel:
-    """A kernel's launches, added up. `shapes` are (grid, block, bytes of dynamic shared memory) and how often each.
-    `spilled`: bytes of spills, None where ptxas's report is not at hand."""
+    """A kernel's launches, added up. `shapes`: (grid, block, bytes of dynamic shared memory), each with its number of
+    launches. `spilled`: bytes of spills, None if ptxas's report is not available."""
 
     mangled: str
     name: str
@@ -35,7 +34,7 @@ class AnnotatedKernel:
     spilled: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON gets: totals, shapes, and the figures of each line that are not 0."""
+        """The entry in JSON: totals, shapes, and the counters of each line that are not 0."""
         return {
             "kernel": self.name,
             "registers": self.registers,
@@ -80,7 +79,7 @@ def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[Annotate
 
 
 def page(source: Path, annotated: Sequence[AnnotatedKernel], facts: Sequence[str]) -> str:
-    """The page for a source file's kernels. facts: what the head says of how they were run."""
+    """The page for a source file's kernels. facts: lines for its head about how they were run."""
     style = resources.files("cudakit.show").joinpath("annotate.css").read_text(encoding="utf-8")
     parts = [
         "<!doctype html>",
@@ -119,10 +118,10 @@ def _kernel(anchor: str, source: Path, kernel: AnnotatedKernel) -> list[str]:
 
 
 def _look(hints: Sequence[advice.Hint], anchors: Mapping[str, str]) -> str:
-    """What to look at first, above all else: what it is, the line itself, and why."""
+    """The advice at the top: for each item its kind, the source line and the explanation."""
     if not hints:
         return (
-            '<p class="fine">Nothing stands out: accesses are coalesced, no bank conflicts, no divergent branches.</p>'
+            '<p class="fine">Nothing to improve: accesses are coalesced, no bank conflicts, no divergent branches.</p>'
         )
     items = []
     for item in hints:
@@ -132,7 +131,7 @@ def _look(hints: Sequence[advice.Hint], anchors: Mapping[str, str]) -> str:
 
 
 def _line(place: advice.SourceLine) -> str:
-    """The text of a line; empty where its file cannot be read."""
+    """The text of a line; "" if its file cannot be read."""
     text = source_lines(place[0])
     return text[place[1] - 1] if 0 < place[1] <= len(text) else ""
 
@@ -160,7 +159,7 @@ def same_file(file: str, path: Path) -> bool:
 
 
 def shown_path(file: str) -> str:
-    """A path as the page shows it: from the working directory where it lies below that."""
+    """A path for the page: relative if the file is below the working directory."""
     clean = os.path.normpath(file)
     below = os.path.relpath(clean)
     return clean if below.startswith(os.pardir) else below
@@ -178,7 +177,7 @@ def _where(place: advice.SourceLine | None, anchors: Mapping[str, str]) -> str:
 
 
 def _boxes(values: Iterable[tuple[str, str, bool]]) -> str:
-    """Named figures; those that are bad stand out."""
+    """Named figures; bad ones are highlighted."""
     boxes = [
         f"<div{' class=bad' if bad else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value, bad in values
@@ -195,8 +194,8 @@ def _facts(kernel: AnnotatedKernel) -> str:
     shown = grids[:3] + ([f"{len(grids) - 3} more"] if len(grids) > 3 else [])
     values = [
         ("grid x block", "; ".join(shown), False),
-        ("registers a thread", str(kernel.registers), False),
-        ("shared memory a block", f"{kernel.static_shared} + {' or '.join(map(str, dynamic[:3]))} bytes", False),
+        ("registers per thread", str(kernel.registers), False),
+        ("shared memory per block", f"{kernel.static_shared} + {' or '.join(map(str, dynamic[:3]))} bytes", False),
     ]
     if kernel.spilled is not None:
         values.append(("spills", f"{kernel.spilled} bytes" if kernel.spilled else "none", kernel.spilled > 0))
@@ -218,13 +217,17 @@ def _dims(dims: Sequence[int]) -> str:
 def _totals(c: Any) -> str:
     values = [
         ("instructions (warps)", f"{c.instructions:,}", False),
-        ("active lanes an instruction", f"{c.lanes_per_instruction:.1f} of 32", c.lanes_per_instruction < advice.LANES),
+        (
+            "active lanes per instruction",
+            f"{c.lanes_per_instruction:.1f} of 32",
+            c.lanes_per_instruction < advice.LANES,
+        ),
     ]
     if c.branches:
-        values.append(("branches that keep a warp together", f"{100 * c.branch_efficiency:.1f} %", False))
+        values.append(("branches without divergence", f"{100 * c.branch_efficiency:.1f} %", False))
     for access in advice.global_traffic(c):
-        text = f"{access.each:.1f}, {access.ideal / access.requests:.1f} would do"
-        values.append((f"sectors a global {access.kind}", text, access.over >= advice.SECTORS_OVER_IDEAL))
+        text = f"{access.each:.1f}, ideal {access.ideal / access.requests:.1f}"
+        values.append((f"sectors per global {access.kind}", text, access.over >= advice.SECTORS_OVER_IDEAL))
     if c.global_sector_bytes:
         values.append(("global memory moved", f"{c.global_sector_bytes:,} bytes for {c.global_bytes:,}", False))
     if c.mean_bank_conflict:
@@ -266,13 +269,16 @@ def _mix(counters: Any) -> str:
 
 _HEAD = (
     ("instructions", "warps times PTX instructions of this line"),
-    ("share of the kernel", "of all its instructions; the paler part was inlined into this line from others"),
-    ("lanes", "active lanes of 32, the mean"),
-    ("sectors/load", "sectors of 32 bytes that one global load of a warp touches / the fewest that would do"),
-    ("sectors/store", "sectors of 32 bytes that one global store of a warp touches / the fewest that would do"),
-    ("bank conflict", "n-way shared-memory bank conflict: the mean, and the worst where it differs"),
-    ("branch splits", "times that a branch's lanes went both ways, of all"),
-    ("atomics on one address", "lanes of a warp at one address: the mean, and the worst where it differs"),
+    (
+        "share of the kernel",
+        "the line's fraction of all instructions; the paler part is code of other lines, inlined here",
+    ),
+    ("lanes", "mean number of active lanes, of 32"),
+    ("sectors/load", "sectors of 32 bytes that one global load of a warp touches / the fewest possible"),
+    ("sectors/store", "sectors of 32 bytes that one global store of a warp touches / the fewest possible"),
+    ("bank conflict", "n-way shared-memory bank conflict: the mean, and the worst if it differs"),
+    ("branch splits", "how often the lanes of a warp took both paths of the branch, of all its executions"),
+    ("atomics on one address", "lanes of a warp at one address: the mean, and the worst if it differs"),
 )
 
 
@@ -285,13 +291,13 @@ class SourceColumns:
         self.headings = [_HEAD[column] for column in self._shown]
 
     def cells(self, line: Any, inlined: int) -> list[str]:
-        """The cells of one line, as HTML. line: its counters, or None. inlined: instructions of others in it."""
+        """The cells of one line, as HTML. line: its counters, or None. inlined: instructions of other lines in it."""
         made = _cells(line, inlined, self._total)
         return [made[column] for column in self._shown]
 
 
 def _columns(counters: Any) -> list[int]:
-    """The columns of a kernel's tables: those in which some line has something to say."""
+    """The columns of a kernel's tables: the first three, and those in which a line has a figure."""
     rows = [_cells(line, 0, counters.instructions) for line in counters.per_line.values()]
     return [number for number in range(len(_HEAD)) if number < 3 or any(row[number] != _cell("") for row in rows)]
 
@@ -299,8 +305,8 @@ def _columns(counters: Any) -> list[int]:
 def _source(
     file: str, anchor: str, counters: Any, columns: Sequence[int], hints: Sequence[advice.Hint], *, whole: bool
 ) -> str:
-    """A file's lines with their counters as a table, and below a line what was found there: the whole file, or what
-    lies around counted lines."""
+    """A table of a file's lines with their counters, and below a line the advice about it: the whole file, or only
+    lines near counted ones."""
     text = source_lines(file)
     lines = {line: share for (name, line), share in counters.per_line.items() if name == file}
     inlined = {line: count for (name, line), count in counters.inlined.items() if name == file}
@@ -341,7 +347,7 @@ def _source(
 
 
 def _cells(line: Any, inlined: int, total: int) -> list[str]:
-    """The cells before a source line; empty where there is nothing to say."""
+    """The cells before a source line; empty if it has no such counter."""
     own = line.instructions if line is not None else 0
     bar = "".join(
         f'<span class="{kind}" style="width:{100 * count / total / 17:.3f}rem"></span>'
@@ -374,7 +380,7 @@ def _cells(line: Any, inlined: int, total: int) -> list[str]:
 
 
 def _mean_and_worst(mean: float, worst: int, unit: str) -> str:
-    """ "2.4-way, worst 8"; "1-way" where all are alike."""
+    """ "2.4-way, worst 8"; "1-way" if the worst is not above the mean."""
     if not mean:
         return ""
     text = f"{mean:.1f}".removesuffix(".0") + unit
@@ -386,15 +392,16 @@ def _cell(text: str, bad: bool = False) -> str:
 
 
 _MEANING = """<details><summary>What the figures mean</summary>
-<p>They were counted by cudakit's simulated device, which runs the PTX that NVRTC made. It has no clock: no figure here
-is a time. Instructions are PTX's, counted once a warp; machine code differs from them in detail.</p>
-<p><b>Sectors</b> are pieces of 32 bytes of global memory. A load of 4 bytes by 32 neighbouring lanes touches 4, of 16
-bytes 16. Far more than the fewest means that lanes touch addresses far apart.</p>
-<p><b>n-way bank conflict</b>: shared memory has 32 banks of 4 bytes; lanes that want different words of one bank are
-served one after another, n passes in place of one.</p>
-<p><b>Branch splits</b>: how often lanes of one warp took both ways of a branch. Each way then runs with the lanes of
-the other idle, which shows as few <b>lanes</b> in the lines that it guards.</p>
-<p><b>Atomics on one address</b>: lanes of a warp that update one address go one after another.</p>
-<p>Code from CUDA's own headers counts for the line that uses it. Code of other functions and headers counts for its own
-line, and as the paler part of the bar for the lines into which it was inlined. <b>Theoretical occupancy</b> is how
-many of a multiprocessor's warps fit at once, by registers, shared memory, blocks and threads.</p></details>"""
+<p>The figures were counted by cudakit's simulated device, which runs the PTX compiled by NVRTC. It has no clock: no
+figure here is a time. Instructions are PTX instructions, counted once per warp; machine code differs in detail.</p>
+<p><b>Sectors</b> are pieces of 32 bytes of global memory. A load of 4 bytes per lane by 32 neighbouring lanes touches
+4, of 16 bytes 16. Many more than the fewest possible mean that the lanes' addresses are far apart.</p>
+<p><b>n-way bank conflict</b>: shared memory has 32 banks of 4 bytes; lanes that access different words of one bank
+are served one after another, in n wavefronts instead of one.</p>
+<p><b>Branch splits</b>: how often lanes of one warp took both paths of a branch. Each path then runs with the lanes of
+the other inactive, which shows as few <b>lanes</b> in its lines.</p>
+<p><b>Atomics on one address</b>: lanes of a warp that update one address are served one after another.</p>
+<p>Code of CUDA's own headers counts for the line that uses it. Code of other functions and headers counts for its own
+line, and as the paler part of the bar for the lines into which it was inlined. <b>Theoretical occupancy</b> is the
+fraction of a multiprocessor's warps that can be resident, limited by registers, shared memory, blocks and threads.</p>
+</details>"""

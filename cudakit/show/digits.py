@@ -1,4 +1,4 @@
-"""How tables write a number, or that there is none."""
+"""Numbers in tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NOTHING = "-"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Three significant digits without an exponent where that is readable: 0.00123, 12.6, 4,160."""
+    """`value` with three significant digits, without an exponent if that is readable: 0.00123, 12.6, 4,160."""
     if value is None:
         return NOTHING
     if value == 0:

@@ -52,7 +52,7 @@ def at(document: Any, path: str) -> Any:
     while end < len(path):
         step = _STEP.match(path, end)
         if step is None:
-            raise Refused(f"{path} is not a path: from {path[end:]!r} on it is neither .key, [number] nor [key=value]")
+            raise Refused(f"{path} is not a path: {path[end:]!r} is neither .key, [number] nor [key=value]")
         end = step.end()
         key = step["key"] or step["quoted"]
         if key is not None:
@@ -64,7 +64,7 @@ def at(document: Any, path: str) -> Any:
         elif step["number"] is not None:
             many = len(value) if isinstance(value, list) else 0
             if int(step["number"]) >= many:
-                raise Refused(f"{path[: step.start()] or 'it'} has {many} entries, and none of number {step['number']}")
+                raise Refused(f"{path[: step.start()] or 'it'} has {many} entries, none with index {step['number']}")
             value = value[int(step["number"])]
         else:
             value = _only(value, step["where"])
@@ -107,7 +107,7 @@ def written(expression: str, document: Any) -> str:
         for operator, place in zip(operators, places[2::2], strict=True):
             other = _number_at(document, place)
             if operator == "/" and not other:
-                raise Refused(f"{expression}: {place} is 0, and nothing is divided by that")
+                raise Refused(f"{expression}: {place} is 0, and cannot be a divisor")
             value = _OPERATORS[operator](value, other)
     if value is None or isinstance(value, Mapping | list):
         raise Refused(f"{expression} is {'null' if value is None else 'no single figure'}")

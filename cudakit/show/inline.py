@@ -9,11 +9,11 @@ from typing import Any
 
 from cudakit.show import advice, annotate, tables, tuning_tables
 
-#: Most lines of a file that are shown whole; of a longer one, the lines around counted ones are.
+#: The longest file that is shown whole; of a longer one, only lines near counted lines are shown.
 _WHOLE = 80
 _AROUND = 3
 
-# scoped by the class; the colours work on light and dark pages
+# scoped by the class; the colours suit light and dark pages
 _STYLE = """<style>
 .cudakit-inline { overflow-x: auto; }
 .cudakit-inline table { border-collapse: collapse; margin: .4em 0; font-size: .85em; }

@@ -1,6 +1,6 @@
-"""JUnit XML, as CI systems read it: one test suite, one case per step of a check.
+"""JUnit XML for CI systems: one test suite, one case per step of a check.
 
-The document is valid by the schema of Ant's JUnit task and by that of Jenkins' xUnit plugin.
+The document conforms to the schemas of Ant's JUnit task and of Jenkins' xUnit plugin.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-# All that XML 1.0 cannot hold, not even escaped.
+# characters that XML 1.0 does not allow, not even escaped
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test case. seconds: of the host. failure, error, skipped: the text if it failed, could not be run, or was
-    skipped; at most one of them. kind, message: the class of the failure or error, and one line about it."""
+    """One test case. seconds: the host's time. failure, error, skipped: the text if it failed, could not be run, or was
+    skipped; at most one is set. kind, message: the class of the failure or error, and one line about it."""
 
     name: str
     seconds: float
@@ -31,7 +31,7 @@ class Case:
 
 
 def text(name: str, cases: Sequence[Case], when: datetime.datetime | None = None) -> str:
-    """The document of one suite. when: its time stamp, now unless given."""
+    """The document of one suite. when: its time stamp; now if None."""
     name = _printable(name)
     stamp = when or datetime.datetime.now(datetime.timezone.utc)
     root = ElementTree.Element("testsuites")
@@ -75,5 +75,5 @@ def text(name: str, cases: Sequence[Case], when: datetime.datetime | None = None
 
 
 def _printable(words: str) -> str:
-    """Text that XML can hold: other characters are written as Python's escapes."""
+    """`words` with Python's escapes for characters that XML does not allow."""
     return _FORBIDDEN.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), words)

@@ -1,4 +1,4 @@
-"""Files that results are written to: checked before anything runs, and JSON that can be read and compared."""
+"""Read and write result files; check their paths before anything runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cudakit.errors import Refused
 
 
 def check_destination(flag: str, destination: str | None) -> None:
-    """Raises Refused where `destination`, the value of `flag`, is no file that can be written; - and None are fine."""
+    """Raise Refused if `destination`, the value of `flag`, is not a writable file; - and None are allowed."""
     if destination is None or destination == "-":
         return
     path = Path(destination)
     if path.is_dir():
-        raise Refused(f"{flag} {destination}: that is a folder. Name a file in it")
+        raise Refused(f"{flag} {destination} is a folder: name a file in it")
     if not path.parent.is_dir():
-        raise Refused(f"{flag} {destination}: there is no folder {path.parent}. Make it first, or name another file")
+        raise Refused(f"{flag} {destination}: the folder {path.parent} does not exist. Create it, or name another file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Refused(f"{flag} {destination}: it may not be written. Change its permissions, or name another file")
+        raise Refused(f"{flag} {destination} is not writable: change its permissions, or name another file")
 
 
 def finite(value: Any) -> Any:
-    """`value` as JSON can carry it: numbers that are not finite become null, numpy's become Python's."""
+    """`value` for JSON: numbers that are not finite become null, numpy scalars become Python numbers."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -41,7 +41,7 @@ def finite(value: Any) -> Any:
 
 
 def json_text(result: Mapping[str, Any]) -> str:
-    """`result` as JSON with a line for each entry and each row, so that a committed one can be read and compared."""
+    """`result` as JSON with one line per entry and per row, so that a diff of a committed file is readable."""
     entries = []
     for key, value in result.items():
         if isinstance(value, list) and value:
@@ -53,7 +53,7 @@ def json_text(result: Mapping[str, Any]) -> str:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """A file's text. Raises Refused if it cannot be read, or is not UTF-8. encoding: "utf-8-sig" leaves out a byte
+    """Return a file's text. Raises Refused if it cannot be read, or is not UTF-8. encoding: "utf-8-sig" skips a byte
     order mark."""
     try:
         return path.read_text(encoding=encoding)
@@ -83,8 +83,8 @@ def write_file(destination: str | Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def reading(said: str) -> Iterator[None]:
-    """Refuses JSON that has the form of a report but not its contents: an error in the block is raised as Refused, with
-    `said` and the reason."""
+    """Raise an error in the block, from JSON that lacks an entry or has a wrong type, as Refused: `said` and the
+    reason."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -98,7 +98,7 @@ def reason(error: BaseException) -> str:
 
 
 def write_json(result: Mapping[str, Any], destination: str) -> None:
-    """Writes `result` to a file, or to stdout for `-`."""
+    """Write `result` as JSON to a file, or to stdout for `-`."""
     text = json_text(finite(result))
     if destination == "-":
         sys.stdout.write(text + "\n")
@@ -107,7 +107,7 @@ def write_json(result: Mapping[str, Any], destination: str) -> None:
 
 
 def load(path: Path) -> Mapping[str, Any]:
-    """A report, or another JSON file, read back. Raises Refused if it does not exist or is not JSON."""
+    """Read a report or another JSON file. Raises Refused if it does not exist or is not JSON."""
     text = read_text(path)
     try:
         report = json.loads(text)
@@ -116,12 +116,12 @@ def load(path: Path) -> Mapping[str, Any]:
     except ValueError as error:
         raise Refused(f"{path} cannot be read as a report: {error}") from error
     if not isinstance(report, dict):
-        raise Refused(f"{path} is no report: it is a {type(report).__name__}, not an object")
+        raise Refused(f"{path} is not a report: got a {type(report).__name__}, not an object")
     return report
 
 
 def load_toml(path: Path) -> Mapping[str, Any]:
-    """A TOML file. Raises Refused if it does not exist or is not TOML."""
+    """Read a TOML file. Raises Refused if it does not exist or is not TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

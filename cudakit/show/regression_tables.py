@@ -1,4 +1,4 @@
-"""The comparison of a report with an older one, in a terminal."""
+"""The comparison of two reports, in a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(found: ReportComparison, old: Mapping[str, Any], new: Mapping[str, Any], name: str, console: Console) -> None:
-    """Prints the rows that changed, those that only one report has, and how many were compared with the report `name`.
+    """Print the rows that changed, those that only one report has, and how many were compared with the report `name`.
 
     found: the comparison of the reports `old` and `new`.
     """
@@ -63,12 +63,12 @@ def _verdict(change: Change, simulated: bool) -> str:
 def _rule(simulated: bool) -> str:
     if simulated:
         return (
-            "the simulated device has no clock: its counters are compared, which are the same in every run; the time "
-            "of the row cpu is this host's, and is not compared"
+            "the simulated device has no clock, so its counters are compared, which are the same in every run; the "
+            "host's time of the row cpu is not compared"
         )
     return (
-        f"noise: the two ranges from p10 to p90 overlap, or the medians differ by less than {100 * FLOOR:.0f} %; rows "
-        "of cpu and of peers (*) do not count"
+        f"noise: the ranges from p10 to p90 overlap, or the medians differ by less than {100 * FLOOR:.0f} %; rows of "
+        "cpu and of peers (*) are not judged"
     )
 
 

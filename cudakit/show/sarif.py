@@ -1,4 +1,4 @@
-"""SARIF 2.1.0: reports in the form that GitHub's code scanning and editors show at the line of source.
+"""SARIF 2.1.0: reports that GitHub's code scanning and editors show at the source line.
 
 A path below the root of the repository is written relative to `%SRCROOT%`; any other path is absolute. The fingerprint
 of a report is the hash of its line's text and of the text after it, as GitHub's upload action computes it, so that a
@@ -26,15 +26,15 @@ _BLOCK, _BASE, _BITS = 100, 37, (1 << 64) - 1  # of the fingerprint: code units 
 
 
 def text(found: Sequence[Report], root: Path, category: str, nothing_checked: str | None = None) -> str:
-    """The log of one check. root: the folder that paths are relative to. category: names the check among others of the
-    same repository. nothing_checked: why nothing was checked, or None."""
+    """The log of one check. root: the folder that paths are relative to. category: distinguishes the check from others
+    of the same repository. nothing_checked: why nothing was checked, or None."""
     return json.dumps(log(found, root, category, nothing_checked), indent=1) + "\n"
 
 
 def log(found: Sequence[Report], root: Path, category: str, nothing_checked: str | None = None) -> dict[str, Any]:
     """As `text`, as a dict."""
     kinds = list(dict.fromkeys(one.kind for one in found))
-    results: dict[str, dict[str, Any]] = {}  # what is found on several architectures is one result
+    results: dict[str, dict[str, Any]] = {}  # a finding on several architectures is one result
     for one in found:
         result = _result(one, kinds, root)
         results.setdefault(json.dumps([result[key] for key in ("ruleId", "message", "locations")]), result)
@@ -74,8 +74,8 @@ def uri(file: str, root: Path) -> tuple[str, bool]:
 
 
 def line_hash(source: str, line: int) -> str | None:
-    """The fingerprint of a line (from 1) of a source text: of the next 100 UTF-16 code units that are neither blanks
-    nor tabs, and how often they have occurred so far. None if there is no such line."""
+    """The fingerprint of a line (from 1) of a source text; None if there is no such line. It is a hash of the next 100
+    UTF-16 code units, without blanks and tabs, and the number of lines up to this one with the same hash."""
     ends = source.replace("\r\n", "\n").replace("\r", "\n")
     lines = [one.replace(" ", "").replace("\t", "") for one in ends.split("\n")]
     if not 1 <= line <= len(lines):
@@ -142,7 +142,7 @@ def _result(report: Report, kinds: Sequence[str], root: Path) -> dict[str, Any]:
 
 
 def _message(report: Report, related: Sequence[dict[str, Any]]) -> str:
-    """The kind and sentence, by whom, on which problem; related places are links."""
+    """The message: kind, sentence, block and thread, variant and problem; related places are links."""
     parts = [f"{report.kind[:1].upper()}{report.kind[1:]}: {report.message}"]
     who = [
         f"{name} {value}" for name, value in (("block", report.block), ("thread", report.thread)) if value is not None
@@ -155,14 +155,14 @@ def _message(report: Report, related: Sequence[dict[str, Any]]) -> str:
         parts.append(f"On {report.problem}")
     if report.replay is not None:
         parts.append(f"Repeat it with: {report.replay}")
-    said = [part.replace("](", "] (") for part in parts]  # only what follows is a link
+    said = [part.replace("](", "] (") for part in parts]  # only the related places below are links
     said += [f"See [{one['message']['text']}]({one['id']})" for one in related]
     return "\n".join(f"{part.rstrip('.')}." for part in said)
 
 
 def _related(report: Report, root: Path) -> Iterator[dict[str, Any]]:
-    """The other accesses, the lines that it was inlined into, the launch, and the places of the allocation, of files
-    below the root."""
+    """Places related to a report, in files below the root: the other accesses, the lines that it was inlined into, the
+    launch, the allocation and its free."""
     places: list[tuple[str, str | None, int | None]] = []
     for other in report.others:
         places.append((f"the {other.access} that it conflicts with", other.file, other.line))

@@ -1,5 +1,4 @@
-"""Text that fits a terminal: tables that leave out whole columns but never part of a number, and prose that wraps at
-words.
+"""Text that fits a terminal: tables that leave out whole columns and never cut a number, and prose wrapped at words.
 
 A table has one line per row. Columns that do not fit are left out in the order of their `leave`, the greatest first,
 and a line under the table names them. Reasons are notes under the table, which rows refer to by a mark such as [1].
@@ -27,7 +26,7 @@ _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[0m"
 
 
 def width_of(file: IO[str]) -> int | None:
-    """The columns that text on `file` has: $COLUMNS, or the terminal's; None if it is not a terminal."""
+    """The width for text on `file`: $COLUMNS, or the terminal's; None if `file` is not a terminal."""
     if not (os.environ.get("COLUMNS", "").isdigit() or file.isatty()):
         return None
     return shutil.get_terminal_size().columns
@@ -47,8 +46,8 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def wrapped(text: str, width: int | None, hang: str = "  ") -> str:
-    """`text` with each line that is longer than `width` wrapped at words, its rest indented by `hang` more. Words are
-    never cut. None: as it is."""
+    """`text` with each line longer than `width` wrapped at words; its continuation lines are indented by `hang` more.
+    Words are never cut. width None: `text` unchanged."""
     if width is None:
         return text
     lines: list[str] = []
@@ -70,7 +69,7 @@ def wrapped(text: str, width: int | None, hang: str = "  ") -> str:
 
 
 def joined(text: str) -> str:
-    """`text` with the lines of each paragraph joined; indented lines stay, as examples of commands do."""
+    """`text` with the lines of each paragraph joined. Indented lines, such as commands, stay as they are."""
     lines: list[str] = []
     for line in text.strip("\n").split("\n"):
         if lines and lines[-1][:1].strip() and line[:1].strip(" -*"):
@@ -87,7 +86,7 @@ def say(text: str, file: IO[str] | None = None) -> None:
 
 
 def wrapping(file: IO[str]) -> IO[str]:
-    """`file`, or if it is a terminal a stream on it that wraps each line at words."""
+    """`file` itself, or, for a terminal, a stream that writes to it and wraps each line at words."""
     return _Wrapping(file) if width_of(file) is not None else file
 
 
@@ -115,8 +114,8 @@ class _Wrapping(io.StringIO):
 
 
 def say_error(text: str, file: IO[str]) -> None:
-    """`say`, and on a terminal with colours: the word before the first colon, source lines that are marked by > bold,
-    and carets with their messages red."""
+    """`say`, in colour on a terminal: the word before the first colon and carets with their messages are red, source
+    lines marked by > are bold."""
     shown = wrapped(text, width_of(file))
     if has_colour(file):
         shown = re.sub(r"\A *\w+:", lambda word: f"{_RED}{word[0]}{_PLAIN}", shown)
@@ -128,8 +127,8 @@ def say_error(text: str, file: IO[str]) -> None:
 @dataclass(frozen=True)
 class Column:
     """One column: its heading, which wraps at words, and the text of each row. leave: the columns with the greatest
-    number are left out first; 0: never. words: text, aligned to the left, which wraps at words if the columns that are
-    never left out do not fit otherwise."""
+    number are left out first, those with 0 never. words: the cells are text, aligned to the left; they wrap at words if
+    the columns that are never left out do not fit otherwise."""
 
     heading: str
     cells: Sequence[str]
@@ -138,14 +137,14 @@ class Column:
 
     @property
     def least(self) -> int:
-        """The fewest characters that cut no word of the heading and no cell."""
+        """The smallest width at which no cell and no word of the heading is cut."""
         longest = max(map(len, self.heading.split()), default=0)
         return max(longest, *(len(cell) for cell in self.cells), 1) if self.cells else max(longest, 1)
 
 
 @dataclass
 class Notes:
-    """The notes under a table: one mark per text, however many rows refer to it."""
+    """The notes under a table: one mark per text; several rows may refer to it."""
 
     texts: list[str] = field(default_factory=list)
 
@@ -156,7 +155,7 @@ class Notes:
         return f"[{self.texts.index(text) + 1}]"
 
     def verdict(self, text: str) -> str:
-        """A short cell for a verdict: "yes", or "NO [1]" and "- [2]" with its reason as a note."""
+        """A short cell for a verdict: "yes", or "NO [1]" or "- [2]" with the reason as a note."""
         word, colon, _ = text.partition(": ")
         if not colon:
             return text
@@ -176,8 +175,8 @@ def show_table(
 ) -> None:
     """Print a table on `out`, its notes, and the headings of the columns that were left out.
 
-    notes: lines under the table. styles: rich's style of each row, or None. Raises no error if even the columns that
-    are never left out do not fit: their text wraps at words, and beyond that lines are longer than the terminal.
+    notes: lines under the table. styles: rich's style of each row, or None. If even the columns that are never
+    left out do not fit, their text wraps at words; if that is not enough, lines are longer than the terminal.
     """
     shown, widths = fit(columns, out.width)
     _lines(out, wrapped(title, out.width).split("\n"), "italic")

@@ -1,4 +1,4 @@
-"""The tables of `cudakit tune`: the best configurations of each shape, what was refused, and what ended badly."""
+"""Tables of `cudakit tune`: the best configurations per shape, and those that are unsupported, wrong or failed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_REASONS, MOST_LINES = 10, 6, 10
 
 COUNTS = (
-    "COUNTS, NOT TIMES: the simulated device has no clock. Configurations are in the order of the slots of their "
-    "busiest unit (see docs/tuning.md); how they rank on a GPU is only known from a GPU."
+    "COUNTS, NOT TIMES: the simulated device has no clock. Configurations are ranked by the issue slots of their "
+    "busiest unit (see docs/tuning.md); the ranking on a GPU may differ."
 )
 
 
@@ -50,7 +50,7 @@ def parts(one: Mapping[str, Any], device: Mapping[str, str]) -> tuple[str, list[
         shown.append(usual)
     title = (
         f"{_place(one)} on {device['name']}: {one['tried']} of {one['space']} configurations tried in "
-        f"{one['seconds']:.1f} s{' (all that are not refused)' if one['tried_all'] else ''}"
+        f"{one['seconds']:.1f} s{' (all that are supported)' if one['tried_all'] else ''}"
         f"{'' if shown else '; none could be measured'}"
     )
     notes = [*_endings(one), *_refusals(one["refused"]), _conclusion(one)]
@@ -107,7 +107,7 @@ def _place(one: Mapping[str, Any]) -> str:
 
 
 def _endings(one: Mapping[str, Any]) -> list[str]:
-    """The configurations that could not be measured, by reason: bugs first, each with the report of its first one."""
+    """Configurations that could not be measured, by reason; bugs first, with the report of the first configuration."""
     lines = []
     for verdict in ("wrong", "failed", "not compiled", "unfit"):
         by_reason: dict[str, list[Mapping[str, Any]]] = {}
@@ -127,7 +127,7 @@ def _endings(one: Mapping[str, Any]) -> list[str]:
 
 
 def _reason(trial: Mapping[str, Any]) -> str:
-    """The first line of a reason; with it the kernel's line of a bug, and the first error of a compiler."""
+    """The first line of a reason, with the source line of a bug or the first error of a compiler."""
     first, *others = str(trial["why"] or "").splitlines() or [""]
     errors = [line.partition("error:")[2].strip() for line in others if "error:" in line]
     if errors:
@@ -137,32 +137,32 @@ def _reason(trial: Mapping[str, Any]) -> str:
 
 
 def _refusals(refused: Mapping[str, int]) -> list[str]:
-    lines = [f"refused: {count}: {why}" for why, count in list(refused.items())[:MOST_REASONS]]
+    lines = [f"unsupported: {count}: {why}" for why, count in list(refused.items())[:MOST_REASONS]]
     if len(refused) > MOST_REASONS:
-        lines.append(f"refused: {len(refused) - MOST_REASONS} more reasons are in --json")
+        lines.append(f"unsupported: {len(refused) - MOST_REASONS} more reasons are in --json")
     return lines
 
 
-#: Why the usual choice has no cost, by its verdict.
+#: Why the default choice has no cost, by its verdict.
 _NO_CHOICE = {"wrong": "is wrong", "failed": "fails", "not compiled": "does not compile"}
 
 
 def _conclusion(one: Mapping[str, Any]) -> str:
     if one["lost"]:
-        kept = "" if one["kept"] is None else f". The best so far is kept in {one['kept']}"
+        kept = "" if one["kept"] is None else f". The best so far was saved to {one['kept']}"
         return f"{one['lost']}{kept}"
     if one["best"] is None:
-        return "nothing is kept"
+        return "nothing was saved"
     usual, ratio, kept = one["usual"], one["ratio"], one["kept"]
     unit = "time" if one["unit"] == "ms" else "slots"
     if usual is not None and usual["verdict"] in _NO_CHOICE:
-        text = f"auto's usual choice, {usual['variant']}, {_NO_CHOICE[usual['verdict']]}"
+        text = f"auto's default, {usual['variant']}, {_NO_CHOICE[usual['verdict']]}"
     elif usual is None or ratio is None:
-        text = "what auto means without tuning could not be measured"
+        text = "auto's default could not be measured"
     elif _same(one["best"], usual):
-        text = f"auto's usual choice, {usual['variant']}, is the best one"
+        text = f"auto's default, {usual['variant']}, is the best one"
     elif ratio <= 1.0:
-        text = f"auto's usual choice, {usual['variant']}, stays: the best found takes {number(1 / ratio)} of its {unit}"
+        text = f"auto's default, {usual['variant']}, stays: the best found takes {number(1 / ratio)} of its {unit}"
     else:
-        text = f"the best one takes {number(1 / ratio)} of the {unit} of auto's usual choice, {usual['variant']}"
-    return f"{text}; {'nothing is kept' if kept is None else f'kept for auto in {kept}'}"
+        text = f"the best one takes {number(1 / ratio)} of the {unit} of auto's default, {usual['variant']}"
+    return f"{text}; {'nothing was saved' if kept is None else f'saved for auto in {kept}'}"

@@ -141,7 +141,7 @@ def test_the_same_code_does_the_same_work(again):
     assert status == cli.EXIT_OK
     assert "2 rows compared with" in said
     assert "0 rows with more work, 0 rows with less" in said
-    assert "no clock: its counters are compared" in said
+    assert "no clock, so its counters are compared" in said
 
 
 def test_more_work_on_the_simulated_device_is_a_regression(again):

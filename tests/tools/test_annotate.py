@@ -141,7 +141,7 @@ def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
     assert "bank conflict" not in load, "a column in which no line has anything is left out"
 
     first = text.index("Look here first")
-    assert first < text.index("registers a thread"), "what to look at stands above all else"
+    assert first < text.index("registers per thread"), "what to look at stands above all else"
     line, note = (text.index(said, first) for said in ('class="told"', '<tr class="note">'))
     assert line < note < text.index("</tr>", note)
     assert text[note : note + 400].count("<b>uncoalesced load</b>: One load of a warp touches 32 sectors") == 1
@@ -415,7 +415,7 @@ def test_only_the_checks_asked_for_are_on(capsys, mine):
     ("arguments", "why"),
     [
         (["--annotate", "out.html"], "--annotate out.html: no family of cudakit.ops declares a kernel of mine.cu"),
-        (["--annotate", "absent/out.html", "--run", "try.py"], "--annotate absent/out.html: there is no folder"),
+        (["--annotate", "absent/out.html", "--run", "try.py"], "--annotate absent/out.html: the folder absent does not exist"),
         (["--run", "absent.py"], "--run absent.py: there is no such script"),
         (["--run", "empty.py", "--annotate", "out.html"], "no kernel of mine.cu was launched"),
         (["--run", "gpu.py"], "it asks for a GPU"),

@@ -268,7 +268,7 @@ def test_a_script_that_asks_for_a_gpu_is_refused_and_the_files_say_so(check):
 @pytest.mark.parametrize("flag", ["--sarif", "--junit"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(folder, monkeypatch, capsys, flag):
     monkeypatch.chdir(folder)
-    for name, why in (("-", "is written to a file"), ("absent/x", "there is no folder")):
+    for name, why in (("-", "is written to a file"), ("absent/x", "does not exist. Create it")):
         assert command_line.main(["check", "sub/mine.cu", flag, name]) == cli.EXIT_REFUSED
         said = capsys.readouterr()
         assert why in said.err

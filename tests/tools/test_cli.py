@@ -552,9 +552,9 @@ def test_bench_refuses_what_there_is_not(capsys):
 @pytest.mark.parametrize(
     ("flag", "name", "why"),
     [
-        ("--json", "absent/out.json", r"there is no folder .*absent. Make it first"),
-        ("--plot", "absent/out.png", r"there is no folder .*absent. Make it first"),
-        ("--json", ".", "that is a folder. Name a file in it"),
+        ("--json", "absent/out.json", r"the folder .*absent does not exist. Create it"),
+        ("--plot", "absent/out.png", r"the folder .*absent does not exist. Create it"),
+        ("--json", ".", "is a folder: name a file in it"),
         ("--plot", "out.xyz", r"matplotlib does not write \.xyz files. Use one of .*pdf, .*png"),
     ],
 )
@@ -567,7 +567,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_measured(capsys, m
 
 def test_a_file_that_may_not_be_written_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(cli.os, "access", lambda path, mode: False)
-    with pytest.raises(Refused, match=r"--json .*out\.json: it may not be written"):
+    with pytest.raises(Refused, match=r"--json .*out\.json is not writable"):
         outputs.check_destination("--json", str(tmp_path / "out.json"))
     outputs.check_destination("--json", "-")
 

@@ -590,7 +590,7 @@ def test_the_command_says_all_that_is_missing(run, monkeypatch):
         (["--import", "x.ncu-rep", "work.py"], "one of the two"),
         (["--import", "absent.ncu-rep"], "--import absent.ncu-rep: there is no such file"),
         (["absent.py"], "there is no script absent.py"),
-        (["--output", "nowhere/x", "work.py"], "there is no folder nowhere"),
+        (["--output", "nowhere/x", "work.py"], "the folder nowhere does not exist"),
         (["--ceilings", "absent.json", "work.py"], "absent.json cannot be read"),
         (["--ceilings", "rows.json", "work.py"], "--ceilings rows.json: it holds no ceilings"),
         (["--ceilings", "half.json", "work.py"], "--ceilings half.json: it holds no ceilings"),

@@ -258,7 +258,7 @@ def test_a_usual_choice_that_is_a_bug_is_named(
     file = Path(target.removesuffix(":FAMILY"))
     file.write_text(file.read_text().replace("pad=0", f"pad={pad}"))
     assert main(["tune", target, "--device", "sim", "--threads", "1", "--variants", "tiled", "--dry-run"]) == 1
-    assert f"auto's usual choice, tiled, {why}; nothing is kept" in " ".join(capsys.readouterr().out.split())
+    assert f"auto's default, tiled, {why}; nothing was saved" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
