@@ -45,17 +45,19 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
     axes = figure.subplots()
     ceiling = measure.ceiling(report, group)
     name = measure.ceiling_name(bars)
-    _draw_bars(axes, bars, measure, measure.best(ours), ceiling, theme)
+    numbered = len(ours) == len(everything)  # numbers with gaps would look like a mistake
+    _draw_bars(axes, bars, measure, measure.best(ours), ceiling, theme, numbered=numbered)
     if ceiling is not None:
         whole = " = 100 %" if measure.more_is_better else ""
         axes.axvline(ceiling, color=theme.ink, linewidth=1.1, linestyle=(0, (4, 2)), zorder=2.5)
         axes.annotate(
-            f"{name} {number(ceiling)}{whole}", (ceiling, 1), xytext=(0, 3), fontsize=style.SMALL, color=theme.ink,
-            xycoords=("data", "axes fraction"), textcoords="offset points", ha="right",
+            f"{name} {number(ceiling)} {measure.unit}{whole}", (ceiling, 1), xytext=(0, 3), fontsize=style.SMALL,
+            color=theme.ink, xycoords=("data", "axes fraction"), textcoords="offset points", ha="right",
         )  # fmt: skip
     axes.set_yticks([])
     axes.set_ylim(len(bars) - 0.45, -0.6)
     axes.set_xlabel(f"{measure.name}, {measure.unit}")
+    axes.xaxis.set_major_formatter("{x:,.12g}")
     axes.grid(axis="x", color=theme.faint, alpha=0.6, linewidth=0.6)
     style.plain(axes, group_text(group), device_line(report), theme)
     axes.spines["left"].set_visible(False)
@@ -82,7 +84,14 @@ def chosen(ours: Sequence[Row], measure: Measure) -> list[Row]:
 
 
 def _draw_bars(
-    axes: Any, bars: Sequence[Row], measure: Measure, best: Row | None, ceiling: float | None, theme: style.Theme
+    axes: Any,
+    bars: Sequence[Row],
+    measure: Measure,
+    best: Row | None,
+    ceiling: float | None,
+    theme: style.Theme,
+    *,
+    numbered: bool,
 ) -> None:
     values = [float(measure.value(row) or 0) for row in bars]
     longest = max([*values, ceiling or 0])
@@ -90,15 +99,18 @@ def _draw_bars(
     axes.barh(range(len(bars)), values, height=0.66, color=colors)
     axes.set_xlim(0, longest * 1.03)
     for place, (row, value, color) in enumerate(zip(bars, values, colors, strict=True)):
-        share = f" · {100 * value / ceiling:.0f} %" if ceiling and measure.more_is_better else ""
+        share = f" · {_percent(value / ceiling)}" if ceiling and measure.more_is_better else ""
         inside = value > 0.8 * longest
         axes.annotate(
             f"{number(value)}{share}", (value, place), xytext=(-5 if inside else 5, 0), textcoords="offset points",
             ha="right" if inside else "left", va="center", fontsize=style.NORMAL, zorder=4,
-            color=theme.on_bar if inside else theme.ink, fontweight="bold" if row is best else "normal",
+            color=(theme.on_accent if row is best else theme.on_bar) if inside else theme.ink,
+            fontweight="bold" if row is best else "normal",
             bbox={"facecolor": color, "edgecolor": "none", "pad": 1} if inside else None,  # covers the ceiling's line
         )  # fmt: skip
-        name = f"{row['rung']}  {row['variant']}" if row["rung"] else str(row["variant"]).removeprefix("peer:")
+        name = str(row["variant"]).removeprefix("peer:")
+        if numbered and row["rung"]:
+            name = f"{row['rung']}  {name}"
         idea = _short(str(row.get("idea") or ""))
         weight = "bold" if row is best else "normal"
         for text, up, size, ink in (
@@ -109,6 +121,11 @@ def _draw_bars(
                 style.literal(text), (0, place), xytext=(-6, up), textcoords="offset points", ha="right", va="center",
                 fontsize=size, color=ink, annotation_clip=False, fontweight=weight if size == style.NORMAL else None,
             )  # fmt: skip
+
+
+def _percent(share: float) -> str:
+    """`share` in percent; below one percent with a decimal, so that it is not 0."""
+    return f"{100 * share:.{0 if share >= 0.01 else 1}f} %"
 
 
 def _short(idea: str) -> str:

@@ -31,17 +31,18 @@ class Theme:
     peer: str
     peer_line: str
     on_bar: str  # text within a bar
+    on_accent: str  # text within the bar of the best
     lines: tuple[str, ...]
 
 
 LIGHT = Theme(
     page="#ffffff", ink="#1b1f24", soft="#57606a", faint="#d0d7de", accent="#d55e00", ours="#7fb2d9", peer="#b6bdc5",
-    peer_line="#7a838d", on_bar="#10151a",
+    peer_line="#7a838d", on_bar="#10151a", on_accent="#10151a",
     lines=("#0072b2", "#d55e00", "#009e73", "#b5538f", "#2f9fd6", "#b97f00"),
 )  # fmt: skip
 DARK = Theme(
     page="#0f1318", ink="#e6edf3", soft="#9aa4af", faint="#30363d", accent="#ff8b3d", ours="#3d78a8", peer="#6b747e",
-    peer_line="#8b949e", on_bar="#ffffff",
+    peer_line="#8b949e", on_bar="#ffffff", on_accent="#10151a",
     lines=("#4ea8de", "#ff8b3d", "#2fc79a", "#e08cc0", "#8fd3f7", "#e6b84d"),
 )  # fmt: skip
 

@@ -49,6 +49,7 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
         axes.plot(x, y, color=theme.ink, label="copy (ceiling)", zorder=3, **looks)
         labels.append(("copy", x[-1], y[-1], theme.ink))
     chosen = _chosen(groups, measure, lines, variants)
+    colors = _colors(chosen, groups, measure, theme)
     peers = [name for name in lines if name.startswith("peer:") or name == "cublas"]
     markers = iter("sD^vPX*" * len(lines))
     for name, line in lines.items():
@@ -56,7 +57,7 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
             continue
         color, width, marker = theme.faint, 1.0, ""
         if name in chosen:
-            color, width, marker = theme.lines[chosen.index(name)], 2.0, "o"
+            color, width, marker = colors[name], 2.0, "o"
         elif name in peers:
             color, width, marker = theme.peer_line, 1.3, next(markers)
         x, y = [at[group] for group in line], list(line.values())
@@ -75,6 +76,7 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
     )
     axes.set_xlabel("size" if to_scale and measure.key == "tflops" else "row length, elements" if to_scale else "shape")
     axes.set_ylabel(f"{measure.name}, {measure.unit}")
+    axes.yaxis.set_major_formatter("{x:,.12g}")
     if measure.more_is_better:
         axes.set_ylim(bottom=0)
     else:
@@ -149,6 +151,15 @@ def _chosen(
         names.append(far)
         rest.remove(far)
     return [name for name in ours if name in names]
+
+
+def _colors(chosen: Sequence[str], groups: Mapping[Group, Any], measure: Measure, theme: style.Theme) -> dict[str, str]:
+    """Return each line's colour: the accent for the variant that is best for most shapes."""
+    best = [measure.best([row for row in rows if row["variant"] in chosen]) for rows in groups.values()]
+    wins = Counter(str(row["variant"]) for row in best if row is not None)
+    first = max(chosen, key=lambda name: wins[name], default="")
+    others = iter(color for color in theme.lines if color != theme.accent)
+    return {name: theme.accent if name == first else next(others) for name in chosen}
 
 
 def _apart(one: Mapping[Group, float], other: Mapping[Group, float]) -> float:
