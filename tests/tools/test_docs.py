@@ -267,7 +267,7 @@ def test_a_figure_is_written_from_its_json(figure, text, old):
         ("rows[0].gbps / device.name", "is not a number"),
         ("rows[0", "is not a path"),
         ("", "names no place"),
-        ("device[0]", "device has 0 entries, and none with index 0"),
+        ("device[0]", "device has 0 entries, none with index 0"),
         ("rows[0].shape[variant=one]", "no entry has variant=one"),
         ("rows[0].gbps / 0", "0 is 0, and cannot be a divisor"),
         ("rows[0].gbps * 1e999 d", "inf cannot be written as d"),
