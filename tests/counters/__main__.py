@@ -1,12 +1,12 @@
-"""Hold the simulated device's counters against a GPU's under Nsight Compute.
+"""Compare the simulated device's counters with a GPU's under Nsight Compute.
 
     python -m tests.counters --device gpu --json profiles/h200/counters.json --ptx tests/data/counters_h200.json.xz
     python -m tests.counters --device gpu --families gemm --report gemm.ncu-rep
     python -m tests.counters --against profiles/h200/counters.json --ptx tests/data/counters_h200.json.xz \\
         --markdown profiles/h200/counters.md
 
-The first counts on a GPU under ncu and keeps the PTX that it ran. The last counts on the simulated device, with that
-PTX, and writes both side by side. Exit status: 0 where nothing differs without an explanation, 1 otherwise.
+The first counts on a GPU under ncu and stores the PTX that ran. The last counts on the simulated device, with that PTX,
+and writes a table of both. Exit status: 0 if every difference has an explanation, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="sim", help="where to count: gpu, with ncu, or sim (default: %(default)s)")
     parser.add_argument("--families", type=cli.parse_names, default=[], help="only these families (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write the counts here")
-    parser.add_argument("--ptx", type=Path, metavar="FILE.json.xz", help="keep a GPU's PTX here; run this on sim")
+    parser.add_argument("--ptx", type=Path, metavar="FILE.json.xz", help="write the GPU's PTX here; on sim: run it")
     parser.add_argument("--report", type=Path, metavar="FILE.ncu-rep", help="keep ncu's report")
-    parser.add_argument("--against", type=Path, metavar="FILE.json", help="hold them against these counts of a GPU")
-    parser.add_argument("--markdown", type=Path, metavar="FILE.md", help="write the table of both here")
-    parser.add_argument("--launch", action="store_true", help="only launch: what ncu is given to watch")
+    parser.add_argument("--against", type=Path, metavar="FILE.json", help="compare with these counts of a GPU")
+    parser.add_argument("--markdown", type=Path, metavar="FILE.md", help="write the comparison here")
+    parser.add_argument("--launch", action="store_true", help="only launch the kernels, to be run under ncu")
     return parser.parse_args(argv)
 
 
@@ -92,13 +92,13 @@ def _held_against(rows: Sequence[Counted], record: dict[str, Any], arguments: ar
     found = compare(rows, [row for row in read(record["rows"]) if not families or row.family in families])
     if arguments.markdown:
         arguments.markdown.write_text(markdown(record, found) + "\n", encoding="utf-8")
-    again = "measure it again: python -m tests.counters --device gpu --json"
+    again = "measure again: python -m tests.counters --device gpu --json"
     problems = [
-        *(f"{rung} is not what was measured; {again}" for rung in found.changed),
+        *(f"{rung} has changed since it was measured; {again}" for rung in found.changed),
         *(f"{line} was not measured; {again}" for line in found.missing),
         *found.unexplained,
     ]
-    print(*problems, f"{len(found.rows)} kernels compared, {len(found.unexplained)} figures unexplained", sep="\n")
+    print(*problems, f"{len(found.rows)} kernels compared, {len(found.unexplained)} unexplained differences", sep="\n")
     return 1 if problems else 0
 
 

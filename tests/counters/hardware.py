@@ -1,4 +1,4 @@
-"""The problems on a GPU under Nsight Compute, with what it counted of each launch."""
+"""Runs the problems on a GPU under Nsight Compute and reads its counts of each launch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .problems import Problem, runs
 
 
 def launch(device: Device, problems: Sequence[Problem]) -> dict[tuple[str, str], str]:
-    """Every rung once, in the ranges by which `count` knows it: what the profiler watches. Returns the sources of the
-    rungs, by problem and rung."""
+    """Launch every variant once, in NVTX ranges by which `count` recognises it. Returns the digests of the variants'
+    sources, by problem and variant."""
     sources = {}
     for problem in problems:
         with nvtx.range(problem.name):
@@ -28,13 +28,13 @@ def launch(device: Device, problems: Sequence[Problem]) -> dict[tuple[str, str],
 
 
 def profile(families: Sequence[str], device: str, report: Path) -> None:
-    """Runs `launch` in a process of its own under ncu. Raises ProfilerError where there is none, or it fails."""
+    """Run `launch` in a new process under ncu. Raises ProfilerError if ncu is missing or fails."""
     command = [sys.executable, "-m", "tests.counters", "--launch", "--device", device, "--families", ",".join(families)]
     profiling.run_ncu(command, report, metrics=METRICS)
 
 
 def count(report: Path, sources: dict[tuple[str, str], str]) -> Iterator[Counted]:
-    """What ncu counted of each launch, of a report. The kernels of a library that a rung calls are in it too."""
+    """Yield ncu's counts of each launch in a report, kernels of libraries included."""
     problems = {problem for problem, _ in sources}
     for found in profiling.read_report(report):
         problem = next((name for name in found.ranges if name in problems), "")

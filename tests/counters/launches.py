@@ -1,4 +1,4 @@
-"""A kernel's launches of one grid and block within a rung, counted on either device: the rows that are compared."""
+"""Counts of a kernel's launches with one grid and block, in one variant, on one device: the rows that are compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Key = tuple[str, str, str, Extents, Extents]
 
 @dataclass
 class Counted:
-    """problem, variant: as `problems` name them. kernel: its name, without template arguments. source: the digest of
-    what the rung is made of. counts: by the device's own names, added up over `launches`."""
+    """problem, variant: as named in `problems`. kernel: its name, without template arguments. source: the digest of the
+    variant's source files. counts: by the device's own names, summed over `launches`."""
 
     problem: str
     variant: str
@@ -37,12 +37,12 @@ class Counted:
 
 
 def read(rows: Iterable[Mapping[str, Any]]) -> list[Counted]:
-    """What `as_dict` wrote, read back from JSON."""
+    """Return rows from the JSON of `as_dict`."""
     return [Counted(**{**row, "grid": tuple(row["grid"]), "block": tuple(row["block"])}) for row in rows]
 
 
 def gathered(rows: Iterable[Counted]) -> dict[Key, Counted]:
-    """One row a key, in the order in which keys come."""
+    """Return one row per key, with the sums of all rows of that key."""
     found: dict[Key, Counted] = {}
     for row in rows:
         known = found.setdefault(row.key, row)

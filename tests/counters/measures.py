@@ -1,9 +1,9 @@
-"""Which of ncu's counters means what the simulated device counts, and how near two of them must be.
+"""The ncu counters that correspond to the simulated device's, and the permitted difference.
 
-Bank conflicts and shared-memory wavefronts come from ncu's source counters, which go by the addresses of each
-instruction, as the simulated device does. The hardware's own counter of conflicts
+Bank conflicts and shared-memory wavefronts come from ncu's source counters, which are computed from the addresses of
+each instruction, as on the simulated device. The hardware's own counter of conflicts
 (`l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld` and `_op_st`) also counts passes lost to other traffic in the
-data stage, stores above all: it is kept beside them, and held against nothing.
+data stage, mainly for stores: it is in the table, but not compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-NEAR = 0.05  # of the GPU's figure; of 1 for the branch efficiency
+NEAR = 0.05  # relative to the GPU's figure; absolute for the branch efficiency
 
 Counts = Mapping[str, float]
 
@@ -27,7 +27,7 @@ PASSES = "sm__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 COPIES = PASSES.format("ldgsts")
 COPIED_SECTORS = "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"
 
-# What ncu is asked for.
+# The metrics that ncu collects.
 METRICS = (
     *(name.format(kind) for kind in ("ld", "st", "red", "atom") for name in (_REQUESTS, SECTORS)),
     WAVEFRONTS,
@@ -48,8 +48,8 @@ METRICS = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that both devices have. sim, gpu: it, from their counts; None where a launch has none (0 / 0).
-    absolute: whether `NEAR` is meant of 1, not of the GPU's figure."""
+    """A figure that both devices have. sim, gpu: functions of the device's counts; their result is None if a launch has
+    no such figure (0 / 0). absolute: whether `NEAR` is an absolute difference instead of a relative one."""
 
     name: str
     sim: Callable[[Counts], float | None]
@@ -57,7 +57,7 @@ class Measure:
     absolute: bool = False
 
     def apart(self, sim: float | None, gpu: float | None) -> float:
-        """How far two figures are apart, in shares of the GPU's (or of 1); infinite where only one has one."""
+        """Return the relative (or absolute) difference of two figures; infinite if one is None."""
         if sim is None or gpu is None:
             return 0.0 if sim is gpu else float("inf")
         if sim == gpu:
@@ -76,24 +76,24 @@ def _ratio(part: str, whole: str) -> Callable[[Counts], float | None]:
 
 
 def _kept_divergent(counts: Counts) -> float:
-    """Times that a warp's lanes went both ways, at branches that the simulated device expects ptxas to keep."""
+    """Return the number of divergent branches, among those that the simulated device expects ptxas to keep."""
     return counts["divergent_branches"] - counts["divergent_short_branches"]
 
 
 def _kept_efficiency(counts: Counts) -> float:
-    """The share of the others; 1 where there are none."""
+    """Return the fraction of kept branches that are uniform; 1 if there are none."""
     kept = counts["branches"] - counts["short_branches"]
     return 1.0 - _kept_divergent(counts) / kept if kept else 1.0
 
 
 def _efficiency(counts: Counts) -> float:
-    """Branches in which the lanes of a warp went one way, over all; 1 where there are none."""
+    """Return the fraction of branches that are uniform; 1 if there are none."""
     branches = counts.get(_UNIFORM, 0) + counts.get(DIVERGENT, 0)
     return counts.get(_UNIFORM, 0) / branches if branches else 1.0
 
 
 def _wavefronts(counts: Counts) -> float:
-    """Those to the shared memory of other blocks of a cluster included, as ncu has them."""
+    """Return the wavefronts, accesses to other blocks of the cluster included, as ncu counts them."""
     own = counts["shared_load_wavefronts"] + counts["shared_store_wavefronts"]
     return own + counts["distributed_requests"]
 
@@ -101,13 +101,13 @@ def _wavefronts(counts: Counts) -> float:
 MEASURES = (
     Measure("load requests", _of("global_load_requests"), _of(_REQUESTS.format("ld"))),
     Measure(
-        "sectors a load",
+        "sectors per load",
         _ratio("global_load_sectors", "global_load_requests"),
         _ratio(SECTORS.format("ld"), _REQUESTS.format("ld")),
     ),
     Measure("store requests", _of("global_store_requests"), _of(_REQUESTS.format("st"))),
     Measure(
-        "sectors a store",
+        "sectors per store",
         _ratio("global_store_sectors", "global_store_requests"),
         _ratio(SECTORS.format("st"), _REQUESTS.format("st")),
     ),

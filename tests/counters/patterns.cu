@@ -1,5 +1,5 @@
-// One access to shared memory a pattern, each an instruction of its own, so that ncu counts them apart by address of
-// code. A lane whose offset is negative takes no part.
+// One access to shared memory per pattern, each its own instruction, so that ncu counts them separately by code address.
+// A lane whose offset is negative is inactive.
 #include <cuda/std/cstdint>
 
 constexpr int kPatterns = 96;
@@ -76,8 +76,8 @@ extern "C" __global__ void store_16(const int* offsets, unsigned* out) {
     out[threadIdx.x] = 0;
 }
 
-// from: (kPatterns, 32) bytes in source; bytes: (kPatterns, 32), of which so many are copied, zeros for the rest. Each
-// copy is waited for, which keeps them in order.
+// from: (kPatterns, 32) byte offsets in source; bytes: (kPatterns, 32) bytes to copy, the rest is filled with zeros.
+// A wait after each copy keeps them in order.
 template <int SIZE, bool BYPASS>
 __device__ __forceinline__ void copies(const int* offsets, const int* from, const int* bytes, const char* source) {
 #pragma unroll

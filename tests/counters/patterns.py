@@ -1,9 +1,9 @@
-"""Wavefronts of single accesses to shared memory: patterns of 32 offsets, counted by a GPU instruction by instruction.
+"""Wavefronts of single accesses to shared memory: patterns of 32 offsets, counted per instruction on a GPU.
 
     python -m tests.counters.patterns tests/data/wavefronts_h200.npz
 
-runs them under ncu on a GPU and records what it counted; `tests/sim/test_counters_agree.py` holds the simulated
-device's rules against the recording.
+runs them under ncu on a GPU and records its counts; `tests/sim/test_counters_agree.py` compares the simulated device
+with the recording.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ METRICS = (
 )
 _LANES = np.arange(32)
 
-# Lanes to elements, before any are spread out or left out.
+# Functions from lanes to elements, before some are shuffled or made inactive.
 _REGULAR: tuple[Callable[[Numbers], Numbers], ...] = (
     lambda t: t,
     lambda t: t * 0,
@@ -75,7 +75,7 @@ _REGULAR: tuple[Callable[[Numbers], Numbers], ...] = (
 
 
 def offsets(size: int, seed: int) -> Numbers:
-    """(COUNT, 32) byte offsets, multiples of `size` below 16 KiB; -1 for lanes that take no part."""
+    """(COUNT, 32) byte offsets, multiples of `size` below 16 KiB; -1 for inactive lanes."""
     rng = np.random.default_rng(seed)
     rows = [made(_LANES) for made in _REGULAR]
     for number in range(COUNT - len(rows)):
@@ -100,11 +100,11 @@ def offsets(size: int, seed: int) -> Numbers:
 
 
 def sources(size: int, seed: int) -> tuple[Numbers, Numbers]:
-    """(COUNT, 32) byte offsets in global memory that copies come from, and how many bytes of each are copied."""
+    """Return (COUNT, 32) byte offsets of the copies' sources in global memory, and the bytes that each copies."""
     rng = np.random.default_rng(seed + 1)
     rows, bytes_ = [], np.full((COUNT, 32), size, np.int64)
     for number in range(COUNT):
-        run = int(2 ** rng.integers(0, 6))  # neighbouring lanes that read side by side
+        run = int(2 ** rng.integers(0, 6))  # consecutive lanes that read consecutive elements
         pitch = int(rng.choice((run, run, 2 * run, run + 1, 64, 100)))
         rows.append(_LANES % run + _LANES // run * pitch + rng.integers(0, 9) * (number % 2))
         if number % 4 == 3:
@@ -115,7 +115,7 @@ def sources(size: int, seed: int) -> tuple[Numbers, Numbers]:
 
 
 def launch(device: cudakit.Device) -> None:
-    """Every kernel of patterns.cu, once."""
+    """Launch every kernel of patterns.cu once."""
     module = device.compile(Path(__file__).with_name("patterns.cu"))
     stream = device.default_stream
     for seed, (name, size) in enumerate((ACCESSES | COPIES).items()):
@@ -130,7 +130,7 @@ def launch(device: cudakit.Device) -> None:
 
 
 def recorded(report: Path) -> dict[str, Numbers]:
-    """What ncu counted of each pattern: by kernel and metric, in the order of the code."""
+    """Return ncu's counts of each pattern, by kernel and metric, in the order of the code."""
     found = {}
     for action in _actions(report):
         for name in METRICS:
@@ -144,10 +144,10 @@ def recorded(report: Path) -> dict[str, Numbers]:
 
 
 def _actions(report: Path) -> list[Any]:
-    """The launches of a report, as ncu's reader has them: with what each instruction counted."""
+    """Return the launches of a report from ncu's reader, with counts per instruction."""
     folder = profiling.find_reader(profiling.find_ncu())
     if folder is None:
-        raise Refused("ncu's reader of reports (ncu_report) was not found beside ncu")
+        raise Refused("ncu's Python module ncu_report was not found next to ncu")
     sys.path.insert(0, str(folder))
     reader: Any = importlib.import_module("ncu_report")
     launches = reader.load_report(str(report)).range_by_idx(0)

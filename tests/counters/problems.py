@@ -1,4 +1,4 @@
-"""What both devices run: problems of the families' ladders, small and odd enough for the simulated one."""
+"""The problems that both devices run: small problems of odd sizes from the families' ladders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cudakit.shapes import shape_text
 
 @dataclass(frozen=True)
 class Problem:
-    """A shape of a family. variants: the rungs that run it; all that take it, where none are named, but `without`."""
+    """A shape of a family. variants: those that run it; if empty, all that support it, except `without`."""
 
     family: str
     shape: tuple[int, ...]
@@ -35,17 +35,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """A rung on a problem. source: the digest of what it is made of. launch: queues it on the default stream."""
+    """A variant on a problem. source: the digest of its source files. launch: queues it on the default stream."""
 
     variant: str
     source: str
     launch: Callable[[], None]
 
 
-# A comment, or (the group) a text, in which the signs of one mean nothing.
+# A comment, or (group 1) a string literal, which may contain // and /*.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
-# These launch two kernels a row, and a library's besides: they get a few rows of their own.
+# These launch two kernels and a library's per row, so they run on only a few rows.
 _ON_BLAS = ("blas_read_back", "blas_on_device")
 _LONG_ROWS = ("tree_reduce", "vec4", "warp_shuffle", "registers", "split_row", "two_launches", "on_chip")
 
@@ -69,12 +69,12 @@ PROBLEMS = (
 
 
 def chosen(families: Sequence[str]) -> tuple[Problem, ...]:
-    """The problems of these families; all, where none are named."""
+    """Return the problems of these families, or all if none are named."""
     return tuple(problem for problem in PROBLEMS if not families or problem.family in families)
 
 
 def runs(device: Device, problem: Problem) -> Iterator[Run]:
-    """Each rung that takes the problem on this device. The same numbers on every device."""
+    """Yield each variant that supports the problem on this device. Inputs are the same on every device."""
     family = ops.families()[problem.family]
     host = family.inputs_for(family.read_shape(problem.shape), memory.as_dtype(problem.dtype), np.random.default_rng(0))
     inputs = [device.array(array) for array in host]
@@ -95,8 +95,8 @@ def runs(device: Device, problem: Problem) -> Iterator[Run]:
 
 @functools.cache
 def identity(source: str) -> str:
-    """A digest of a kernel file and of every header of ours that it includes: what was measured is known by it.
-    Comments and blanks are not of it."""
+    """Return a digest of a kernel file and of every header of ours that it includes, without comments and blanks. It
+    shows whether the code has changed since it was measured."""
     path = headers.find_source(source)
     text = path.read_text()
     request = compiler.request(text, name=str(path), arch="sm_90a")
@@ -108,5 +108,5 @@ def identity(source: str) -> str:
 
 
 def _code(text: str) -> str:
-    """The text without comments, and with one blank where there were any."""
+    """Return the text without comments, and with single blanks."""
     return " ".join(_COMMENT.sub(lambda found: found[1] or " ", text).split())

@@ -1,4 +1,4 @@
-"""The problems on the simulated device, with what it counted of each kernel."""
+"""Runs the problems on the simulated device and reads its counts of each kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .problems import Problem, Run, runs
 
 
 def count(device: Device, problems: Sequence[Problem]) -> Iterator[Counted]:
-    """What the simulated device counts of the problems, rung by rung."""
+    """Yield the simulated device's counts of each problem and variant."""
     for problem in problems:
         for run in runs(device, problem):
             for record in _watched(device, run):
@@ -29,7 +29,7 @@ def _counted(problem: Problem, run: Run, record: Any) -> Counted:
 
 
 def _watched(device: Device, run: Run) -> list[Any]:
-    """The records of what a rung launches: kernels by shape, with their counters."""
+    """Return the records of a variant's launches: kernels by grid and block, with their counters."""
     driver = device.context.driver
     device.synchronize()
     begun = driver.simCount(device.context.handle)

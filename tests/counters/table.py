@@ -1,4 +1,4 @@
-"""The counters of both devices side by side: what differs, what of that is explained, and Markdown of it."""
+"""Compares the counters of both devices: differences, explained differences, and a Markdown table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel of a rung on one problem."""
+    """A kernel of a variant on one problem."""
 
     sim: Counted
     gpu: Counted
@@ -35,14 +35,14 @@ class Row:
 
     @property
     def open(self) -> list[Cell]:
-        """What differs and has no explanation."""
+        """The figures that differ without an explanation."""
         return [cell for cell in self.cells if not cell.near and cell.explanation is None]
 
 
 @dataclass
 class Comparison:
-    """rows: what both devices counted. missing: rungs' kernels that only the simulated device had. changed: rungs that
-    are made of other sources than those that were measured."""
+    """rows: kernels that both devices counted. missing: kernels that only the simulated device ran. changed: variants
+    whose sources differ from those that were measured."""
 
     rows: list[Row] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def unexplained(self) -> list[str]:
-        """A line for each figure that differs without a reason."""
+        """One line per figure that differs without an explanation."""
         return [
             f"{row.sim.problem}, {row.sim.variant}, {row.sim.kernel}: {cell.measure.name} {text(cell.sim)} simulated, "
             f"{text(cell.gpu)} on the GPU"
@@ -60,13 +60,13 @@ class Comparison:
 
     @property
     def idle(self) -> list[Explanation]:
-        """Explanations of differences that there are not, or no more."""
+        """Explanations whose difference does not occur, or no longer occurs."""
         used = {id(cell.explanation) for row in self.rows for cell in row.cells}
         return [explanation for explanation in EXPLANATIONS if id(explanation) not in used]
 
 
 def compare(simulated: Iterable[Counted], hardware: Iterable[Counted]) -> Comparison:
-    """Both devices' rows, paired by problem, rung, kernel, grid and block."""
+    """Return both devices' rows, paired by problem, variant, kernel, grid and block."""
     found, theirs = Comparison(), gathered(hardware)
     for key, sim in gathered(simulated).items():
         gpu = theirs.get(key)
@@ -89,18 +89,18 @@ def _cell(measure: Measure, sim: Counted, gpu: Counted) -> Cell:
 
 
 def text(value: float | None) -> str:
-    """A count as a whole number, a share or ratio with the digits that it has."""
+    """Return a count as an integer, a fraction or ratio with three significant digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
 
 
 def markdown(record: dict[str, Any], found: Comparison) -> str:
-    """The table of a comparison with the GPU's `record`, its reasons below it, numbered."""
+    """Return the table of a comparison with the GPU's `record`, with numbered reasons below it."""
     reasons: list[str] = []
     titles = [measure.name for measure in MEASURES]
     lines = [
-        f"| problem | rung | kernel | {' | '.join(titles)} | conflicts by the hardware's counter |",
+        f"| problem | variant | kernel | {' | '.join(titles)} | conflicts by the hardware counter |",
         f"|---|---|---|{'---|' * (len(titles) + 1)}",
     ]
     last = ""
@@ -115,7 +115,7 @@ def markdown(record: dict[str, Any], found: Comparison) -> str:
 
 
 def _shown(cell: Cell, reasons: list[str]) -> str:
-    """One figure where both have the same, else the simulated one and the GPU's, with the number of the reason."""
+    """Return one figure if both are equal, else both, the simulated one first, with the number of the reason."""
     if cell.sim == cell.gpu:
         return text(cell.sim)
     mark = ""
@@ -134,11 +134,11 @@ def _summary(found: Comparison) -> list[str]:
     near = sum(cell.near for cell in cells)
     explained = sum(cell.explanation is not None for cell in cells)
     return [
-        f"{len(found.rows)} kernels of {len({(row.sim.family, row.sim.variant) for row in found.rows})} rungs, "
-        f"{len(cells)} figures: {near} within {NEAR:.0%}, {sum(cell.sim == cell.gpu for cell in cells)} of them the "
-        f"same; {explained} differ for a reason that is given, {len(cells) - near - explained} without.",
+        f"{len(found.rows)} kernels of {len({(row.sim.family, row.sim.variant) for row in found.rows})} variants, "
+        f"{len(cells)} figures: {near} within {NEAR:.0%}, {sum(cell.sim == cell.gpu for cell in cells)} of them "
+        f"equal; {explained} differ with an explanation, {len(cells) - near - explained} without.",
         "",
-        "Where two figures stand in a cell, the first is the simulated device's, the second the GPU's.",
+        "If a cell has two figures, the first is the simulated device's, the second the GPU's.",
     ]
 
 

@@ -1,9 +1,9 @@
-"""Runs the mutations: one line each as it ends, the survivors with their diffs, and a table last.
+"""Runs the mutations; prints one line per mutation, then the survivors with their diffs, then a table.
 
     python -m tests.mutations --jobs 16 --json mutations.json --against former.json
 
-Exits 0 if every mutation was noticed or is recorded as equivalent, 1 if one survived or the record is not of this text,
-2 if a test fails without a mutation.
+Exit status: 0 if every mutation was detected or is recorded as equivalent, 1 if one survived or the record is out of
+date, 2 if a test fails without a mutation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.mutations.judging import Outcome, judge, run_tests
 from tests.mutations.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
-# What takes longest goes first, so that no job is left with it in the end.
+# The slowest run first: started last, they would delay the end.
 _SLOW = ("gemm_half", "attention", "common", "gemm", "softmax_backward", "streamed", "ladder", "calls")
 
 
@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
         if m.key in entries and not arguments.recheck:
             outcomes[m] = Outcome("equivalent", why=entries[m.key])
         elif before.get(m.key) == "killed":
-            outcomes[m] = Outcome("killed", why="in the former run")
+            outcomes[m] = Outcome("killed", why="in the earlier run")
         else:
             waiting.append(m)
     waiting.sort(key=lambda m: next((n for n, word in enumerate(_SLOW) if word in m.file), len(_SLOW)))
@@ -60,14 +60,14 @@ def main(arguments: argparse.Namespace) -> int:
         elif outcome.status == "survived" and m.key in entries:
             outcomes[m] = Outcome("equivalent", why=entries[m.key])
         elif outcome.status in ("killed", "hung") and m.key in entries:
-            stale.append(f"{m.name} is recorded as equivalent, and {outcome.by} notices it")
+            stale.append(f"{m.name} is recorded as equivalent, but {outcome.by} detects it")
     if arguments.json:
         _write(arguments, outcomes, stale, broken)
     return _report(outcomes, stale, broken)
 
 
 def _run_all(waiting: list[Mutation], outcomes: dict[Mutation, Outcome], arguments: argparse.Namespace) -> list[str]:
-    """Judges each mutation, and runs the tests of all of them without one. Returns the tests that fail without."""
+    """Judge each mutation, and run the same tests without mutations. Returns the tests that fail without one."""
     groups: dict[Mutation, tuple[Group, ...]] = {m: groups_of(ROOT, m.file) for m in waiting}
     used = {group for found in groups.values() for group in found}
     plain = [] if arguments.no_baseline else sorted({(FUZZ,) if group[0] == FUZZ else group for group in used})
@@ -101,7 +101,7 @@ def _run_all(waiting: list[Mutation], outcomes: dict[Mutation, Outcome], argumen
         for number in range(max(1, min(arguments.jobs, total + len(plain)))):
             trees.put(Tree(ROOT, place / f"tree{number}"))
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            # The tests without mutations compile the kernels that all share.
+            # The runs without mutations go first: they compile the kernels that all runs share.
             work = [pool.submit(without, group) for group in plain] + [pool.submit(one, m) for m in waiting]
             for job in work:
                 job.result()
@@ -151,7 +151,9 @@ def _report(outcomes: dict[Mutation, Outcome], stale: list[str], broken: list[st
         )
         print(f"{folder:28}" + "".join(f"{of[status]:>12}" for status in statuses))
     if broken:
-        print(f"\n{len(broken)} tests fail without a mutation, {broken[0]} for one: what they notice proves nothing")
+        print(
+            f"\n{len(broken)} tests fail without a mutation, for example {broken[0]}: their failures under mutations prove nothing"
+        )
         return 2
     return 1 if survivors or stale else 0
 
@@ -160,12 +162,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutations", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=1, help="draws other mutations (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of drawn mutations (default: 1)")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="how many run at once")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="mutations whose file, line or kind has this text")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only mutations whose name contains this text")
     parser.add_argument("--json", metavar="FILE", help="write the outcomes; - for standard output")
-    parser.add_argument("--against", metavar="FILE", help="skip what was killed in this former run")
-    parser.add_argument("--recheck", action="store_true", help="run what is recorded as equivalent too")
+    parser.add_argument("--against", metavar="FILE", help="skip mutations that were killed in this earlier run")
+    parser.add_argument("--recheck", action="store_true", help="also run mutations that are recorded as equivalent")
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without a mutation")
     parser.add_argument("--list", action="store_true", help="print the mutations and run nothing")
     sys.exit(main(parser.parse_args()))

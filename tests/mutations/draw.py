@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Per group of files: how many mutations are drawn from each. The strategies of cudakit/testing are left out: a change
-# of theirs draws other problems, which are as right, and the tests of fuzzing count how many a rung takes.
+# Groups of files, with the number of mutations drawn from each file. The strategies of cudakit/testing are excluded: a
+# change there draws other problems, which are equally valid.
 KERNELS = ("kernels/*/*.cu", "kernels/*/*.cuh")
 JUDGES = (
     "cudakit/compare.py", "cudakit/testing/case.py", "cudakit/family/checks.py", "cudakit/family/bound.py",
     "cudakit/commands/numbered.py", "cudakit/commands/streamed.py",
 )  # fmt: skip
-# Of the families' other files, only what their declarations name as these, and the functions that it calls.
+# In the families' other files, only the functions that declarations pass by these keywords, and functions they call.
 REFERENCES = ("cudakit/families/*.py",)
 HOST_CODE = frozenset(("baseline", "reference", "rounding"))
 BENCHES = ("cudakit/measure/*.py", "cudakit/commands/ladder.py", "cudakit/commands/fuzzing.py")
@@ -28,7 +28,7 @@ _OPERATORS = {"+": "-", "-": "+", "*": "+", "/": "*", "%": "/", "//": "*"}
 
 @dataclass(frozen=True)
 class Mutation:
-    """The text `old` at `start` of `file` becomes `new`. kind: the sort of change, or the error that is made."""
+    """The text `old` at `start` of `file` becomes `new`. kind: the kind of change, or the name of the error."""
 
     file: str
     start: int
@@ -45,17 +45,17 @@ class Mutation:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What a mutation is known by as the lines around it move."""
+        """The identity of a mutation, independent of line numbers."""
         return self.file, self.before, self.after
 
     def applied(self, text: str) -> str:
-        """`text` of the file, mutated."""
+        """Return the file's `text` with the mutation."""
         assert text.startswith(self.old, self.start), f"{self.file} has changed since {self.name} was drawn"
         return text[: self.start] + self.new + text[self.start + len(self.old) :]
 
 
 def mutation(file: str, text: str, start: int, old: str, new: str, kind: str) -> Mutation:
-    """The mutation of `text` at `start`, with its line number and lines."""
+    """Return the mutation of `text` at `start`, with its line number and lines."""
     first = text.rfind("\n", 0, start) + 1
     last = text.find("\n", start + len(old))
     last = len(text) if last < 0 else last
@@ -65,7 +65,7 @@ def mutation(file: str, text: str, start: int, old: str, new: str, kind: str) ->
 
 
 def drawn(root: Path, seed: int) -> list[Mutation]:
-    """The mutations of a seed. Each file draws for itself, so that an edit of one leaves the draws of others."""
+    """Return the mutations of a seed. Each file has its own draws, so editing one does not change those of others."""
     found = []
     for patterns, count in COUNTS:
         for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
@@ -75,7 +75,7 @@ def drawn(root: Path, seed: int) -> list[Mutation]:
             rng = random.Random(f"{seed}:{file}")
             kinds = sorted({site.kind for site in sites})
             rng.shuffle(kinds)
-            # the kind first: comparisons are few beside operands
+            # choose the kind first: operands far outnumber comparisons
             for kind in (kinds * count)[:count]:
                 left = [site for site in sites if site.kind == kind]
                 if left:
@@ -85,12 +85,12 @@ def drawn(root: Path, seed: int) -> list[Mutation]:
 
 
 def sites_of(file: str, text: str) -> Iterator[Mutation]:
-    """Every mutation that could be drawn from a file."""
+    """Yield every mutation that could be drawn from a file."""
     return _python(file, text) if file.endswith(".py") else _cuda(file, text)
 
 
 def _of_hosts(tree: ast.Module) -> set[int]:
-    """The nodes of a family's file that compute on the host: see HOST_CODE."""
+    """Return the ids of nodes in a family's file that compute on the host: see HOST_CODE."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     rest: list[ast.AST] = [
         node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in HOST_CODE
@@ -107,7 +107,7 @@ def _of_hosts(tree: ast.Module) -> set[int]:
 # CUDA C++ -------------------------------------------------------------------------------------------------------------
 
 _HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*', re.DOTALL | re.MULTILINE)
-# What does not compile otherwise, or changes no result: assertions, bounds on registers, operands of inline assembly.
+# Code whose mutation does not compile or changes no result: assertions, launch bounds, operands of inline assembly.
 _FOR_THE_COMPILER = re.compile(r"^.*\bstatic_assert\b.*$|^.*__launch_bounds__.*$|^\s*:[^:].*$", re.MULTILINE)
 _STATEMENT = re.compile(
     r"(?:(?:if|for) \(|\*?[A-Za-z_]\w*(?:\[[^;]*?\]|\.\w+|->\w+)*(?: [-+*/|&^]?= |\+\+;|\())[^;]*(?:;[^;]*;[^;]*)?;"
@@ -152,7 +152,7 @@ _TOKENS: dict[type, str] = {
 
 
 class _Places:
-    """Offsets in a text of the nodes of its tree."""
+    """Offsets of a syntax tree's nodes in the source text."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.splitlines(keepends=True)
@@ -161,7 +161,7 @@ class _Places:
             self.starts.append(self.starts[-1] + len(line))
 
     def at(self, line: int, column: int) -> int:
-        """The offset of a line (from 1) and a column in UTF-8 bytes."""
+        """Return the offset of a line (from 1) and a column (in UTF-8 bytes)."""
         return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
 
     def first(self, node: ast.expr | ast.stmt) -> int:
@@ -210,7 +210,7 @@ def _python(file: str, text: str) -> Iterator[Mutation]:
 def _between(
     file: str, text: str, places: _Places, left: ast.expr, right: ast.expr, token: str, kind: str
 ) -> Iterator[Mutation]:
-    """The operator `token` between two operands."""
+    """Yield the mutation of the operator `token` between two operands."""
     swapped = {"and": "or", "or": "and"} | (_COMPARISONS if kind == "comparison" else _OPERATORS)
     low, high = places.last(left), places.first(right)
     at = text.find(token, low, high)
@@ -219,7 +219,7 @@ def _between(
 
 
 def _can_go(node: ast.AST) -> bool:
-    """Whether a statement may be dropped and leave code that runs: it binds no name."""
+    """Return whether the code still runs without a statement: it binds no name."""
     if isinstance(node, ast.Assign):
         return all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
     if isinstance(node, ast.Expr):
@@ -232,7 +232,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _not_code(tree: ast.Module) -> set[int]:
-    """Nodes that say nothing of what is computed: annotations, and whatever only a type checker reads or help shows."""
+    """Return the ids of nodes that do not affect results: annotations, messages, help, code for type checkers."""
     left: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) or (isinstance(node, ast.arg) and node.annotation):
@@ -249,6 +249,6 @@ def _not_code(tree: ast.Module) -> set[int]:
             )
             or (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING")
             or (isinstance(node, ast.keyword) and node.arg == "strict")
-        ):  # text of messages; positions within are not those of the file before 3.12
+        ):  # before Python 3.12, nodes in an f-string have wrong positions
             left.append(node)
     return {id(inner) for node in left for inner in ast.walk(node)}

@@ -1,4 +1,4 @@
-"""The tests that could notice a mutation, by the file that it is in: the likeliest first."""
+"""The tests that could detect a mutation, by its file: the most likely first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.mutations.trees import includers
 Group = tuple[str, ...]  # arguments of one run of pytest
 
 FUZZ = "tests/ops/test_kernels.py"
-# Beside the fuzzing: what tests a folder of kernels, or a family's host code.
+# Tests of a folder of kernels or of a family's host code, in addition to fuzzing.
 FOLDERS = {
     "add": ("tests/ops/test_elementwise.py",),
     "add_broadcast": ("tests/ops/test_elementwise.py",),
@@ -37,7 +37,7 @@ JUDGES: tuple[Group, ...] = (
     (ROUNDING,),
     ("tests/tools/test_bench.py",), ("tests/ops/test_wrong.py",), ("tests/ops/test_reduce.py",), (TRAPS,),
 )  # fmt: skip
-# Files whose tests are not found by the rules of `groups_of`.
+# Files whose tests `_by_rule` does not find.
 FILES: dict[str, tuple[Group, ...]] = {
     "kernels/hybrid/filter.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "hybrid")),
     "kernels/ptychography/fused.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "ptychography")),
@@ -67,7 +67,7 @@ FILES: dict[str, tuple[Group, ...]] = {
 
 
 def groups_of(root: Path, file: str) -> tuple[Group, ...]:
-    """The runs of pytest for a mutation in `file`. Those without tests in this tree are left out."""
+    """Return the runs of pytest for a mutation in `file`, without those whose test file is missing in this tree."""
     groups = FILES.get(file) or tuple(_by_rule(root, Path(file)))
     return tuple(group for group in groups if (root / group[0].partition("::")[0]).exists())
 

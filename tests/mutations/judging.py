@@ -1,4 +1,4 @@
-"""One mutation: the tests that could notice it, run in a copy of the tree without a GPU."""
+"""Judges one mutation: runs the tests that could detect it, without a GPU, in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.mutations.draw import Mutation
 from tests.mutations.groups import Group
 from tests.mutations.trees import Tree
 
-LIMIT_S = 400  # of one run of pytest: far more than any of them takes
+LIMIT_S = 400  # per run of pytest: far more than any of them needs
 _NO_COMPILE = re.compile(r"NVRTC_ERROR_COMPILATION|CompileError")
-_NO_TESTS = 5  # pytest's status if it collected nothing
+_NO_TESTS = 5  # pytest's exit status if it collected no tests
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass
 class Result:
-    """One run of pytest: its status (None if it ran out of time), the tests that failed, what the first says."""
+    """One run of pytest: its exit status (None if it timed out), the failed tests, the first one's message."""
 
     code: int | None
     failed: list[str] = field(default_factory=list)
@@ -40,9 +40,9 @@ class Result:
 
 
 def judge(tree: Tree, mutation: Mutation, groups: tuple[Group, ...]) -> Outcome:
-    """The outcome of a mutation, made in `tree` and taken back."""
+    """Return the outcome of a mutation, which is applied to `tree` and reverted."""
     begin = time.monotonic()
-    outcome = Outcome("survived" if groups else "invalid", why="" if groups else "no tests are named for this file")
+    outcome = Outcome("survived" if groups else "invalid", why="" if groups else "this file has no tests in groups.py")
     with tree.mutated(mutation):
         for group in groups:
             result = run_tests(tree, group)
@@ -62,7 +62,7 @@ def judge(tree: Tree, mutation: Mutation, groups: tuple[Group, ...]) -> Outcome:
 
 
 def run_tests(tree: Tree, group: Group, *, stop: bool = True) -> Result:
-    """pytest on a group of tests in a tree, to the first failure."""
+    """Run pytest on a group of tests in a tree; `stop` ends it at the first failure."""
     command = [
         sys.executable, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "-p", "tests.mutations.quick",
         "-m", "not gpu", "--tb=line", *(["-x"] if stop else []), *group,

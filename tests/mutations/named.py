@@ -1,4 +1,4 @@
-"""Errors that once went unnoticed, or that write-ups make: each made here on purpose."""
+"""Errors that tests once missed, or that are common in published kernels, as mutations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.mutations.draw import Mutation, mutation
 
-# file, the text, what it becomes, the error. The text is in the file exactly once.
+# file, old text, new text, the error. The old text occurs in the file exactly once.
 NAMED: tuple[tuple[str, str, str, str], ...] = (
     ("kernels/softmax/01_thread_per_row.cu", "x += row * x_row;", "x += static_cast<int>(row * x_row);",
      "row * stride in 32 bits"),
@@ -58,12 +58,12 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
 
 
 def mutations(root: Path) -> tuple[list[Mutation], list[str]]:
-    """The named errors; and which of them cannot be made, as their text is not in its file exactly once."""
+    """Return the named errors, and a message for each whose old text does not occur in its file exactly once."""
     found, missing = [], []
     for file, old, new, error in NAMED:
         text = (root / file).read_text(encoding="utf-8") if (root / file).is_file() else ""
         if text.count(old) != 1:
-            missing.append(f"{file} has {old!r} {text.count(old)} times, not once: write the mutation ({error}) anew")
+            missing.append(f"{file} has {old!r} {text.count(old)} times, not once: update the mutation ({error})")
         else:
             found.append(mutation(file, text, text.index(old), old, new, error))
     return found, missing

@@ -1,4 +1,4 @@
-"""A pytest plugin: what fails is reported as it was found, without a search for the smallest case."""
+"""A pytest plugin: hypothesis reports failures without shrinking them."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from tests.mutations.draw import Mutation
 
 _COPIED = ("cudakit", "tests", "examples", "docs", "profiles")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_clock = itertools.count(2_000_000_000)  # a later time for each write: Python's caches go by whole seconds
+_clock = itertools.count(2_000_000_000)  # a later time for each write: Python's bytecode caches compare whole seconds
 _clock_lock = threading.Lock()
 
 
 class Tree:
-    """A copy of the tree. Its kernels are links to those of the original, so that both share compiled kernels."""
+    """A copy of the tree. Its kernels are links to the original's, so that both share compiled kernels."""
 
     def __init__(self, root: Path, place: Path) -> None:
         self.root, self.place = root, place
@@ -41,10 +41,10 @@ class Tree:
 
     @contextmanager
     def mutated(self, mutation: Mutation) -> Iterator[None]:
-        """The tree with the mutation in it."""
-        # from the copy: the original may be edited meanwhile
+        """Apply the mutation, and revert it at the end."""
+        # read the copy: the original may be edited during the run
         original = (self.place / mutation.file).read_text(encoding="utf-8")
-        # Who includes a header by its path next to it must not find the original's.
+        # Copy the files that include a mutated header: through a link they would include the original header.
         affected = [mutation.file] if mutation.file.endswith(".py") else includers(self.root, mutation.file)
         for file in affected:
             self._write(file, (self.place / file).read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ class Tree:
 
 
 def includers(root: Path, file: str) -> list[str]:
-    """`file` and every kernel file that includes it, directly or not."""
+    """Return `file` and every kernel file that includes it, directly or indirectly."""
     graph = {}
     for path in sorted((root / "kernels").glob("*/*.cu*")):
         names = _INCLUDE.findall(path.read_text(encoding="utf-8"))

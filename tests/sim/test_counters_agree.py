@@ -80,7 +80,7 @@ def test_a_count_that_is_off_is_reported_and_so_is_a_kernel_that_changed() -> No
     sim[2].kernel = "never_measured"
     found = compare(sim, gpu)
     assert [line.split(":")[0] for line in found.unexplained] == [f"{SMALL.name}, slow_axis, slow_axis"]
-    assert "sectors a load" in found.unexplained[0]
+    assert "sectors per load" in found.unexplained[0]
     assert found.changed == ["add_broadcast.coalesced"]
     assert len(found.missing) == 1
     assert "never_measured" in found.missing[0]
