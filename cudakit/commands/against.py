@@ -1,4 +1,4 @@
-"""`cudakit bench --against OLD.json`: the rows of an older report measured again and compared with it."""
+"""`cudakit bench --against OLD.json`: measure the rows of an older report again and compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Work = list[tuple["Ladder[Any]", "Sequence[Shape]", Selection]]
 
 
 def load(name: str) -> Mapping[str, Any]:
-    """The report in the file `name`. Raises Refused if it is not a bench's."""
+    """Read the report in the file `name`. Raises Refused if it is not a report of a bench."""
     report = outputs.load(Path(name))
     rows = report.get("rows")
     whole = isinstance(report.get("device"), Mapping) and isinstance(rows, list) and all(map(_is_row, rows))
@@ -49,8 +49,8 @@ def families(report: Mapping[str, Any]) -> list[str]:
 
 
 def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
-    """The rows of an older report as what to measure again: for each family (of `named` alone, if any), dtype and mode
-    the shapes and variants that it has. Families, dtypes, modes and variants that no longer exist are left out."""
+    """The work that measures the rows of an older report again: shapes and variants per family, dtype and mode; only of
+    the families `named`, if there are any. Families, dtypes, modes and variants that no longer exist are left out."""
     from cudakit import ops
 
     known = {family.name: family for family in named} or ops.families()
@@ -74,7 +74,7 @@ def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
 
 
 def no_rows(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> str:
-    """Why a report has nothing to measure again, if `work` is empty."""
+    """The reason that no row of a report can be measured again; for an empty `work`."""
     found = ", ".join(dict.fromkeys(row["family"] for row in report["rows"]))
     if not found:
         return "it has no rows"
@@ -85,18 +85,18 @@ def no_rows(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> str:
 
 
 def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:
-    """Why nothing that is measured on `device` can be compared with a report, or ""."""
+    """The reason that measurements on `device` cannot be compared with a report, or ""."""
     return regression.other_device(report["device"], device)
 
 
 def nothing_compared(name: str, why: str) -> int:
-    """Reports that no comparison was made, and why. Returns the exit status."""
+    """Print the reason that nothing was compared. Returns the exit status."""
     terminal.say_error(f"NOTHING COMPARED with {name}: {why}", sys.stderr)
     return cli.EXIT_REFUSED
 
 
 def conclude(old: Mapping[str, Any], new: Mapping[str, Any], name: str, table: Console) -> int:
-    """Compares two reports and shows how they differ on `table`. Returns the exit status: 1 if a row regressed."""
+    """Compare two reports and show the differences on `table`. Returns the exit status: 1 if a row regressed."""
     found = regression.compare(old, new)
     if found.refusal:
         return nothing_compared(name, found.refusal)

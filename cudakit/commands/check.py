@@ -1,7 +1,7 @@
-"""`cudakit check`: what a `.cu` file's kernels need on each architecture, and what they do on the simulated device.
+"""`cudakit check`: compile a `.cu` file's kernels for each architecture, and run them on the simulated device.
 
-Kernels that ops declare run on fuzzed problems under all checks; any file's kernels run by a script of the user's
-(`--run`). `--annotate` writes the source with what was counted beside each line.
+Kernels that a family declares run on fuzzed problems under all checks; the kernels of any file can be run by a user's
+script (`--run`). `--annotate` writes the source with counters next to each line.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError, Refused
 from cudakit.show import advice, annotate, outputs, terminal
 
-HELP = """Compiles kernels for each architecture, says what they need, runs them on the simulated device.
+HELP = """Compiles kernels for each architecture, prints their resources, and runs them on the simulated device.
 
-For each kernel: registers, shared memory, spills, warnings, and theoretical occupancy with what limits it, for the
-block sizes that are known (launch bounds, those of a family's shapes) or for usual ones. The variants of a family, or
-those that cudakit.ops declares for a file's kernels, run on fuzzed problems under all checks, against the reference;
+Printed per kernel: registers, shared memory, spills, warnings, and theoretical occupancy with its limit, for the block
+sizes that are known (launch bounds, a family's launches) or for common ones. The variants of a family, or those that
+cudakit.ops declares for a file's kernels, run on fuzzed problems under all checks and are compared with the reference;
 --seed draws the same problems again. Any other file needs a script that launches its kernels on cudakit.Device():
 
     cudakit check mine.py:FAMILY
     cudakit check scale.cu --run try_scale.py --annotate scale.html
 
-The script runs on a simulated device under all checks, and what the kernels of the file do in it is counted by line.
-What it leaves alive on a device that it closes is reported, and fails the check only if --checks names leaks.
-A file without a family and without a script is an error, as nothing of it would be checked; --examples 0 compiles it
-only.
---annotate writes the source with these counters beside each line, one HTML file; without --run it is the ops' variants
-on one of their shapes.
+The script runs on a simulated device under all checks, and the work of the file's kernels is counted per line. Leaks
+on a device that the script closes are reported, but fail the check only if --checks names leaks. A file with neither a
+family nor a script is an error, because nothing would be checked; --examples 0 only compiles it.
+--annotate writes the source with these counters next to each line, as one HTML file; without --run the family's
+variants run on one of their shapes.
 
-A line per kernel says how often it was launched, or NEVER LAUNCHED; all instances of a template are one kernel.
---json, --sarif and --junit write everything that was found for other programs: each fault, race, leak, wrong result
-and compile error with its file, line, kernel, block and thread. docs/continuous_integration.md shows them in use.
+One line per kernel shows how often it was launched, or NEVER LAUNCHED; all instances of a template are one kernel.
+--json, --sarif and --junit write all findings for other programs: each fault, race, leak, wrong result and compile
+error with its file, line, kernel, block and thread. docs/continuous_integration.md shows how to use them.
 
-Exit status 0 if all compiled, ran without a report and was correct; 1 if not; 2 if it could not be done, or if nothing
-was checked: no kernel of the file was launched."""
+Exit status: 0 if everything compiled, ran without a report and is correct; 1 if not; 2 if the request was wrong or
+nothing was checked: no kernel of the file was launched."""
 
 _EXAMPLES = 200  # fuzzed problems per variant
 
@@ -68,14 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="fuzzed problems per variant (default: 200); 0 without --run or --annotate compiles only",
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="begin no new problem after that (default: 60)")
-    parser.add_argument("--seed", type=int, help="draw the same problems again")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="start no new problem after this time (default: 60)"
+    )
+    parser.add_argument("--seed", type=int, help="the seed of an earlier run, to draw the same problems again")
     parser.add_argument("--checks", type=cli.parse_list, metavar="C,...", help="only these (default: all)")
     parser.add_argument("--run", metavar="SCRIPT.py", dest="script", help="a script that launches the file's kernels")
-    parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters beside each line")
-    parser.add_argument("--json", metavar="FILE", help="write what was found as JSON; - is stdout, alone")
-    parser.add_argument("--sarif", metavar="FILE", help="write what was found as SARIF 2.1.0, for GitHub code scanning")
-    parser.add_argument("--junit", metavar="FILE", help="write what was checked as JUnit XML")
+    parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters next to each line")
+    parser.add_argument("--json", metavar="FILE", help="write the findings as JSON; -: print only the JSON to stdout")
+    parser.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF 2.1.0, for GitHub code scanning")
+    parser.add_argument("--junit", metavar="FILE", help="write the checks as JUnit XML")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -87,7 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
     outcome = Outcome(target.name, str(target.sources[0].path) if target.sources else target.name, checks)
     try:
         _check(arguments, target, outcome, out)
-    except BaseException as error:  # the files must not pass for a check that ended
+    except BaseException as error:  # so that the files do not show a completed check
         outcome.nothing_checked = str(error) or type(error).__name__
         raise
     finally:
@@ -100,7 +101,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: IO[str]) -> None:
-    """Compiles all files for all architectures, and runs them if they compile."""
+    """Compile all files for all architectures, and run them if they compile."""
     if not arguments.arch:
         outcome.nothing_checked = files.NO_ARCHITECTURE
         return
@@ -116,20 +117,20 @@ def _check(arguments: argparse.Namespace, target: Target, outcome: Outcome, out:
 
 
 def _refuse(arguments: argparse.Namespace, target: Target) -> None:
-    """Raises Refused for what cannot be done as asked, before anything is."""
+    """Raise Refused for a wrong request, before anything runs."""
     for arch in arguments.arch:
         if not re.fullmatch(r"sm_\d+[af]?", arch):
-            raise Refused(f"--arch {arch}: no architecture has this name; write sm_80, sm_90a, ...")
+            raise Refused(f"--arch {arch} is not an architecture: write sm_80, sm_90a, ...")
     unknown = set(arguments.checks or ()) - set(drivers.all_checks())
     if unknown:
         raise Refused(f"--checks {', '.join(sorted(unknown))}: there are {', '.join(drivers.all_checks())}")
     if (arguments.examples or 0) < 0 or not arguments.seconds > 0:
         raise Refused("--examples must be at least 0 and --seconds more than 0")
     if arguments.script is not None and not Path(arguments.script).is_file():
-        raise Refused(f"--run {arguments.script}: there is no such script")
+        raise Refused(f"--run {arguments.script}: the file does not exist")
     for flag in ("--annotate", "--sarif", "--junit"):
         if getattr(arguments, flag[2:]) == "-":
-            raise Refused(f"{flag} -: this is written to a file; name one")
+            raise Refused(f"{flag} - is not supported: name a file")
     files.expect_options(arguments)
     for flag in ("--annotate", "--json", "--sarif", "--junit"):
         outputs.check_destination(flag, getattr(arguments, flag[2:]))
@@ -139,7 +140,7 @@ def _refuse(arguments: argparse.Namespace, target: Target) -> None:
     if arguments.annotate and arguments.script is None and not target.pairs:
         raise Refused(
             f"--annotate {arguments.annotate}: no family of cudakit.ops declares a kernel of "
-            f"{Path(target.name).name}, so there is nothing to count. Give --run SCRIPT.py, a script that launches its "
+            f"{Path(target.name).name}, so there is nothing to count. Pass --run SCRIPT.py, a script that launches its "
             "kernels on cudakit.Device(), or name a family: mine.py:FAMILY"
         )
 
@@ -148,7 +149,7 @@ def _refuse(arguments: argparse.Namespace, target: Target) -> None:
 
 
 def _run(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: IO[str]) -> None:
-    """Runs the fuzzing and the script, and reports how often each kernel was launched."""
+    """Run the fuzzing and the script, and print how often each kernel was launched."""
     examples = _EXAMPLES if arguments.examples is None else arguments.examples
     wanted = bool(arguments.script or arguments.annotate or (target.pairs and examples))
     arch = _run_on(arguments.arch)
@@ -162,13 +163,13 @@ def _run(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: I
         return
     if not wanted:
         outcome.nothing_checked = (
-            f"no family of cudakit.ops declares a kernel of {name}, so nothing was run. Give --run SCRIPT.py, a script "
-            "that launches its kernels on cudakit.Device(), name a family (mine.py:FAMILY), or give --examples 0 to "
+            f"no family of cudakit.ops declares a kernel of {name}, so nothing was run. Pass --run SCRIPT.py, a script "
+            "that launches its kernels on cudakit.Device(), name a family (mine.py:FAMILY), or pass --examples 0 to "
             "compile only"
         )
         return
     if arch is None:
-        outcome.nothing_checked = f"no simulated device stands for {', '.join(arguments.arch)}, so nothing was run"
+        outcome.nothing_checked = f"no simulated device supports {', '.join(arguments.arch)}, so nothing was run"
         return
     _run_all(arguments, target, arch, examples, outcome, out)
     if outcome.failed:
@@ -191,13 +192,13 @@ def _run(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: I
 def _run_all(
     arguments: argparse.Namespace, target: Target, arch: str, examples: int, outcome: Outcome, out: IO[str]
 ) -> None:
-    """Fuzzes what families declare, runs the user's script, and annotates what ran."""
+    """Fuzz the families' variants, run the user's script, and annotate the source."""
     if examples and target.pairs:
         with drivers.watching(outcome.checks) as watch:
             for family, variant in target.pairs:
                 _fuzz(arguments, target, arch, family, variant, examples, outcome, out)
         target.count(watch.launches())
-    # if all fuzzed problems were empty, one of the families' shapes is run
+    # if all fuzzed problems were empty, run one of the families' shapes
     if outcome.failed or not (arguments.script or arguments.annotate or not target.checked):
         return
     began = time.monotonic()
@@ -266,14 +267,14 @@ def _fuzz(
 
 @contextlib.contextmanager
 def _quietly(wanted: bool) -> Iterator[None]:
-    """What scripts print goes to stderr where stdout is JSON's."""
+    """Redirect the output of scripts to stderr if `wanted`: stdout has only JSON."""
     with contextlib.redirect_stdout(sys.stderr) if wanted else contextlib.nullcontext():
         yield
 
 
 def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dict[str, Any]]:
-    """Launches each variant once, on the first of its family's shapes that it takes. Gives what was run, and the
-    outcome."""
+    """Launch each variant once, on the first of its family's shapes that it supports. Returns a description of the
+    runs, and their outcome."""
     from cudakit.device import Device
 
     said: list[str] = []
@@ -294,10 +295,10 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
                         run |= {"ok": False, "failure": str(error), "reports": found}
                         return ", ".join(said), run
                     break
-    return ", ".join(said) or "no variant takes its family's shapes", run
+    return ", ".join(said) or "no variant supports its family's shapes", run
 
 
 def _run_on(arches: Sequence[str]) -> str | None:
-    """The newest of the architectures that a simulated device stands for, without its suffix."""
+    """The newest of the architectures that a simulated device supports, without its suffix; None if there is none."""
     able = [re.sub(r"[af]$", "", arch) for arch in arches if drivers.is_simulated(arch)]
     return max(able, key=lambda arch: int(arch[3:]), default=None)

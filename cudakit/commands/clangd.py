@@ -1,4 +1,4 @@
-"""`cudakit clangd`: an editor with clangd reads a folder's kernels as NVRTC does."""
+"""`cudakit clangd`: configure an editor's clangd to read a folder's kernels as NVRTC does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
 HELP = """\
-Writes FOLDER/.clangd, with which an editor's clangd reads NVRTC kernels.
+Writes FOLDER/.clangd, so that an editor's clangd reads NVRTC kernels.
 
-It holds for the .cu and .cuh files in the folder and below it; other files are read as before."""
+It applies to .cu and .cuh files in the folder and its subfolders; other files are not affected."""
 
 STANDARDS = ("c++11", "c++14", "c++17", "c++20", "c++23")
 
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
     parser.add_argument("--include", action="append", default=[], metavar="DIR", help="a folder of headers")
     parser.add_argument(
-        "--add", action="store_true", help="add to a .clangd that cudakit did not write; its own text is kept"
+        "--add", action="store_true", help="add a section to a .clangd that cudakit did not write; its text is kept"
     )
     parser.add_argument(
-        "--print", action="store_true", help="print the arguments, one per line, as in compile_flags.txt; write nothing"
+        "--print", action="store_true", help="print the arguments, one per line as in compile_flags.txt; write no file"
     )
 
 
@@ -43,17 +43,19 @@ def main(arguments: argparse.Namespace) -> int:
     path = folder / ".clangd"
     text = clangd.merged(outputs.read_text(path) if path.exists() else "", given, add=arguments.add)
     if text is None:
-        raise Refused(f"{path} exists, and cudakit did not write it: --add adds a section to it and keeps the rest")
+        raise Refused(f"{path} exists, and cudakit did not write it: --add adds a section and keeps the rest")
     outputs.write_file(path, text)
     terminal.say(f"{path}: clangd reads .cu and .cuh files as NVRTC does for {arguments.arch}")
     return cli.EXIT_OK
 
 
 def _request(arguments: argparse.Namespace, folder: Path) -> compiler.Request:
-    """How a file in the folder is compiled."""
+    """The compile request of a file in the folder."""
     for directory in (folder, *map(Path, arguments.include)):
         if not directory.expanduser().is_dir():
-            raise Refused(f"{directory} is not a folder: name the folder of your kernels, and those of their headers")
+            raise Refused(
+                f"{directory} is not a folder: name the folder of your kernels, or --include a folder of headers"
+            )
     files.expect_defines(arguments)
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
     try:

@@ -1,4 +1,4 @@
-"""The parts that every command and example shares: the contract's flags, opening the device, the exit status."""
+"""Shared parts of commands and examples: their common flags, opening the device, the exit status."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 FAMILIES = "mine.py:FAMILY, package.module:FAMILY, or a name such as softmax"
 
 EXIT_OK = 0
-EXIT_FALSE = 1  # a row is false, a check failed
-EXIT_REFUSED = 2  # it could not be run as asked, or nothing was checked; argparse's own status too
+EXIT_FALSE = 1  # a result is wrong, or a check failed
+EXIT_REFUSED = 2  # the request was wrong, or nothing was checked; also argparse's status
 
 
 def parse_shapes(text: str) -> list[Shape]:
-    """`8192x8192,100` is [(8192, 8192), (100,)]. Raises argparse's error for anything else."""
+    """Parse shapes: `8192x8192,100` is [(8192, 8192), (100,)]. Raises argparse's error for anything else."""
     shapes = []
     for part in text.split(","):
         try:
@@ -44,7 +44,7 @@ def parse_shapes(text: str) -> list[Shape]:
 
 
 def parse_shape(text: str) -> Shape:
-    """One shape. Raises argparse's error for several, or none."""
+    """Parse one shape. Raises argparse's error for several, or none."""
     shapes = parse_shapes(text)
     if len(shapes) > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is more than one shape")
@@ -52,75 +52,77 @@ def parse_shape(text: str) -> Shape:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Help in which a description keeps its lines and paragraphs, wrapped at words if the terminal is narrower."""
+    """Help whose description keeps its lines and paragraphs, wrapped at words if the terminal is narrower."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return terminal.wrapped(terminal.joined(text), width, hang="")
 
 
 def add_against_argument(parser: argparse.ArgumentParser, text: str) -> None:
-    """The flag that compares the result with an older one."""
+    """Add the flag that compares the result with an older one."""
     parser.add_argument(
         "--against",
         metavar="OLD.json",
-        help=f"{text}; names the rows that changed beyond their noise, and exits 1 if one is slower",
+        help=f"{text}; print the rows that changed beyond their noise, and exit with 1 if one is slower",
     )
 
 
 def parse_list(text: str) -> list[str]:
-    """`a, b` is ["a", "b"]; empty if there is no name."""
+    """Parse a list: `a, b` is ["a", "b"]; an empty list if there is no name."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def parse_names(text: str) -> list[str]:
-    """As parse_list. Raises argparse's error if there is no name."""
+    """As parse_list, but raises argparse's error if there is no name."""
     found = parse_list(text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} names nothing: write one or more names, joined by commas")
+        raise argparse.ArgumentTypeError(f"{text!r} has no name: write one or more names, separated by commas")
     return found
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags every example and every measuring command takes."""
+    """Add the flags of every example and every measuring command."""
     parser.add_argument(
         "--device",
         default="auto",
         metavar="auto|sim|gpu|gpu:N",
-        help="where to run; auto is $CUDAKIT_DEVICE, or the first GPU, or the simulated device (default: auto)",
+        help="the device; auto: $CUDAKIT_DEVICE, else the first GPU, else the simulated device (default: auto)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout, alone")
-    parser.add_argument("--quiet", action="store_true", help="print no table and no progress; so it is under ncu")
-    parser.add_argument("--table", action="store_true", help="print the table under ncu too")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; -: print only the JSON to stdout")
+    parser.add_argument("--quiet", action="store_true", help="print no table and no progress (implied under ncu)")
+    parser.add_argument("--table", action="store_true", help="print the table even under ncu")
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x8192,4096x12672") -> None:
-    """`add_common_arguments`, and what a comparison of a ladder takes besides."""
+    """Add the flags of `add_common_arguments`, and those of a ladder's benchmark."""
     add_common_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--shapes", type=parse_shapes, metavar="S,...", help=f"the shapes to run, such as {shapes}")
-    what.add_argument("--sweep", action="store_true", help="run the family's whole list of shapes")
+    what.add_argument("--sweep", action="store_true", help="run all of the family's shapes")
     parser.add_argument("--variants", type=parse_names, metavar="NAME,...", help="only these variants (default: all)")
-    parser.add_argument("--dtypes", type=parse_names, metavar="DTYPE,...", help="these dtypes (default: the usual one)")
+    parser.add_argument(
+        "--dtypes", type=parse_names, metavar="DTYPE,...", help="these dtypes (default: the family's first)"
+    )
     parser.add_argument(
         "--modes",
         type=lambda text: text.split(","),
         metavar="MODE,...",
-        help="these modes of the family, such as causal; the usual one has no name (default: the usual one)",
+        help="these modes of the family, such as causal; the first one has an empty name (default: the first)",
     )
     parser.add_argument(
         "--plot",
         metavar="FILE.png",
-        help="draw the result: a bar a rung for one shape, a line a variant for several; needs the plot extra",
+        help="plot the result: one bar per variant for one shape, one line for several; needs the plot extra",
     )
     parser.add_argument(
         "--once",
         action="store_true",
-        help="launch each variant once for each shape, checked but not timed and without peers; so it is under ncu",
+        help="launch each variant once per shape: checked, not timed, without peers (implied under ncu)",
     )
 
 
 def family(name: str) -> Ladder[Any]:
-    """The family that a command names: `mine.py:FAMILY`, `package.module:FAMILY`, one of cudakit.ops, or one of an
+    """Return the family of a name: `mine.py:FAMILY`, `package.module:FAMILY`, a family of cudakit.ops, or one of an
     installed package (entry points of the group cudakit.families). Raises Refused if there is none."""
     from cudakit import ops
     from cudakit.family import find
@@ -141,24 +143,24 @@ def family(name: str) -> Ladder[Any]:
 
 
 def _climbable(found: Ladder[Any]) -> Ladder[Any]:
-    """The family. Raises Refused if it has no variants."""
+    """Return the family. Raises Refused if it has no variants."""
     if not found.variants:
         raise Refused(f"family {found.name} has no variants: add one with @FAMILY.variant(...)")
     return found
 
 
 def open_device(spec: str, **options: Any) -> Device:
-    """The device a `--device` names. options: those of a simulated device, which is then one of its own."""
+    """Open the device that `--device` names. options: of a simulated device; with options it is not shared."""
     from cudakit.device import Device
 
     try:
         return Device(None if spec == "auto" else spec, **options)
-    except ValueError as error:  # a name that is none; a device that is not there is a DeviceUnavailable
+    except ValueError as error:  # an invalid name; a missing device raises DeviceUnavailable
         raise Refused(str(error)) from error
 
 
 def open_devices(spec: str, count: int | None) -> list[Device]:
-    """`count` devices of the kind that a `--device` names; all GPUs there are, or 2 simulated ones, unless it says."""
+    """Open `count` devices of the kind that `--device` names; if None, all GPUs, or two simulated devices."""
     from cudakit.device import Device
 
     try:
@@ -168,41 +170,41 @@ def open_devices(spec: str, count: int | None) -> list[Device]:
 
 
 def positive(text: str) -> int:
-    """An argument that counts something. Raises argparse's error for anything but a whole number from 1 on."""
+    """Parse a count. Raises argparse's error for anything but a whole number from 1 on."""
     try:
         value = int(text)
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no count: write a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: write a whole number of at least 1")
     return value
 
 
 def nothing_checked(why: str) -> int:
-    """Reports on stderr why a command has checked nothing. Returns the exit status."""
+    """Print to stderr why a command has checked nothing. Returns the exit status."""
     print(f"error: NOTHING CHECKED: {why}", file=sys.stderr)
     return EXIT_REFUSED
 
 
 def verdict(report: BenchReport) -> int:
-    """The exit status of a script that measures: 1 if a row is false, 2 if no row was checked."""
+    """The exit status of a measuring script: 1 if a row is wrong, 2 if no row was checked."""
     if not report.ok:
         return EXIT_FALSE
     if not report.checked:
         reasons = dict.fromkeys(row.verdict.skipped for row in report.rows if row.verdict.skipped)
-        return nothing_checked("; ".join(map(str, reasons)) or "there is no row")
+        return nothing_checked("; ".join(map(str, reasons)) or "there are no rows")
     return EXIT_OK
 
 
 def under_profiler() -> bool:
-    """Whether Nsight Compute runs this process: it replays every launch tens of times, so each should be made once."""
+    """Whether this process runs under Nsight Compute, which replays each launch tens of times: launch only once."""
     return any(name.startswith(("NV_NSIGHT_INJECTION", "NV_COMPUTE_PROFILER")) for name in os.environ)
 
 
 def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
-    """Where the table goes and where progress goes. The table leaves stdout to JSON when that was asked for there.
+    """Return the consoles for the table and for progress. The table goes to stderr if JSON goes to stdout.
 
-    Both are silent under Nsight Compute, which talks on the same terminal, unless the table is asked for.
+    Both are silent under Nsight Compute, which prints to the same terminal, unless --table is passed.
     """
     quiet = arguments.quiet or (under_profiler() and not getattr(arguments, "table", False))
     table = terminal.console(stderr=arguments.json == "-", quiet=quiet)
@@ -211,7 +213,7 @@ def consoles(arguments: argparse.Namespace) -> tuple[Console, Console]:
 
 @contextmanager
 def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
-    """Yields step(text): says what runs now and moves the bar on by one. Shown on a terminal only."""
+    """Yield step(text), which shows the current step and advances the bar by one. Shown only on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
@@ -230,17 +232,17 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
-    """Runs a main function. If it was refused, or the system fails it (files, pipes, memory), that is a sentence on
-    stderr and status 2; any other exception is a bug, and passes through. verbose: print the options of a source that
-    did not compile."""
+    """Run a main function and return its exit status. After an error of the request or of the system (files, pipes,
+    memory) print it to stderr and return 2. Any other exception is a bug and is raised. verbose: print the options of a
+    source that did not compile."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # it was closed before Python began
+        if getattr(sys, name) is None:  # closed before Python started
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         try:
             return main()
         finally:
-            sys.stdout.flush()  # a full disk or a closed pipe shows here, and not when the interpreter ends
+            sys.stdout.flush()  # raises here for a full disk or a closed pipe, not at the interpreter's exit
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -249,15 +251,15 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
         if verbose and isinstance(error, CompileError) and error.options:
             said += f"\noptions: {' '.join(error.options)}"
     except UnicodeError as error:
-        said = f"a text or a name is not Unicode: {error}"
+        said = f"a text or a name is not valid Unicode: {error}"
     except OSError as error:
         files = [str(name) for name in (error.filename, error.filename2) if name is not None]
-        if not files and error.errno is not None:  # a stream's
+        if not files and error.errno is not None:  # of a stream
             _drop_stdout()
             files = ["the output could not be written"]
         said = ": ".join([*files, outputs.reason(error)])
     except MemoryError as error:
-        said = f"this needs more memory than the host has: {error}".removesuffix(": ")
+        said = f"not enough host memory: {error}".removesuffix(": ")
     with suppress(OSError):
         terminal.say_error(f"error: {said}".encode(errors="backslashreplace").decode(), sys.stderr)
     return EXIT_REFUSED

@@ -1,4 +1,4 @@
-"""The needs of a file's kernels on an architecture: registers, shared memory, spills, occupancy, warnings."""
+"""The resources of a file's kernels on an architecture: registers, shared memory, spills, occupancy, warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudakit.driver import driver as drivers
 from cudakit.errors import CompileError
 from cudakit.show import outputs, terminal
 
-# block sizes shown where nothing says which are used
+# block sizes shown if the used ones are unknown
 _USUAL_BLOCKS = (128, 256, 512, 1024)
 
 
@@ -30,7 +30,7 @@ def compile_for(
     outcome: Outcome,
     out: IO[str],
 ) -> compiler.Compiled | None:
-    """Compile a file for one architecture with the macros of its launches, and print what the kernels need there.
+    """Compile a file for one architecture with the macros of its launches, and print its kernels' resources.
 
     Returns None if it does not compile.
     """
@@ -86,14 +86,14 @@ def _compile_for(
     for line in entry["warnings"]:
         print(f"  {line}", file=out)
     if not entry["kernels"]:
-        print("  no kernels: a template gives one for each --names", file=out)
+        print("  no kernels: a template has one per --names", file=out)
     return compiled
 
 
 def _occupancies(
     kernel: files.KernelFacts, arch: str, configs: Sequence[Any], compiled: compiler.Compiled
 ) -> Iterator[dict[str, Any]]:
-    """Theoretical occupancy for the block sizes that are known for a kernel, or for usual ones."""
+    """Theoretical occupancy for the block sizes that are known for a kernel, or for common ones."""
     known: list[tuple[int, int]] = []
     for config in configs:
         if compiled.lowered.get(config.entry) == kernel.mangled or config.entry == kernel.name:

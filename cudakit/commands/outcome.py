@@ -14,12 +14,12 @@ from cudakit.show import junit, outputs, sarif
 
 @dataclass
 class Outcome:
-    """All findings of a check, as its JSON has them. The entries of architectures, fuzzed and runs have "ok", "step"
-    (its name in words) and "seconds".
+    """All findings of a check, with the keys of its JSON. The entries of architectures, fuzzed and runs have "ok",
+    "step" (a description) and "seconds".
 
-    target: as the command names it. file: its (first) `.cu` file. nothing_checked: why nothing was checked, or None.
-    launches: those of each kernel of the files, in fuzzing and in runs. kernels_checked: how many kernels have any.
-    These two are empty and None if nothing was to be run. reports: everything that was found, each once.
+    target: as the command names it. file: its first `.cu` file. nothing_checked: why nothing was checked, or None.
+    launches: the number of launches per kernel of the files, in fuzzing and runs. kernels_checked: the number of
+    kernels with a launch. They are empty and None if the command runs nothing. reports: all findings, each once.
     """
 
     target: str
@@ -45,15 +45,15 @@ class Outcome:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """The entries of all that was done, in order."""
+        """The entries of all steps, in order."""
         return [*self.architectures, *self.fuzzed, *self.runs]
 
     def add(self, found: Iterable[Report]) -> None:
-        """Take in reports. One without a place is about the file."""
+        """Add reports. One without a place gets the file as its place."""
         self.reports += [report.at(self.file) for report in found]
 
     def write(self, *, json: str | None, sarif_file: str | None, junit_file: str | None) -> None:
-        """Write the files that are asked for. json: "-" is stdout."""
+        """Write the requested files. json: "-" is stdout."""
         if json is not None:
             outputs.write_json({"ok": self.ok, **asdict(self)}, json)
         if sarif_file is not None:

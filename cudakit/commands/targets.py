@@ -15,7 +15,7 @@ from cudakit.show import outputs
 
 @dataclass
 class Source:
-    """A `.cu` file. pairs: the (family, variant) pairs that launch its kernels. compiled: it for each architecture."""
+    """A `.cu` file. pairs: the (family, variant) pairs that launch its kernels. compiled: its code per architecture."""
 
     path: Path
     pairs: Sequence[tuple[Any, Any]]
@@ -24,7 +24,7 @@ class Source:
 
     @property
     def kernels(self) -> FileKernels:
-        """Its kernels and their launches, once it is compiled."""
+        """Its kernels and their launches; valid after the file is compiled."""
         if self._kernels is None:
             self._kernels = FileKernels(self.path, outputs.read_text(self.path, "utf-8-sig"), self.compiled)
         return self._kernels
@@ -32,7 +32,7 @@ class Source:
 
 @dataclass
 class Target:
-    """A file or a family to check. name: as it was requested. sources: its files. family: None for a file."""
+    """A file or a family to check. name: as requested. sources: its files. family: None for a file."""
 
     name: str
     sources: list[Source]
@@ -45,18 +45,18 @@ class Target:
 
     @property
     def checked(self) -> int:
-        """How many kernels were launched."""
+        """The number of kernels that were launched."""
         return sum(source.kernels.checked for source in self.sources)
 
     def count(self, records: Sequence[Any]) -> list[Any]:
-        """Add the launches of these kernels among `records`. Returns the records that are of them."""
+        """Count the launches of these kernels among `records`. Returns the records of these kernels."""
         return [record for source in self.sources for record in source.kernels.count(records)]
 
 
 def target_of(text: str) -> Target:
-    """The target that a user names: a file (from here, then among cudakit's kernels), else a family.
+    """The target that a user names: a file (in the working directory, then among cudakit's kernels), else a family.
 
-    Raises FileNotFoundError for a `.cu` file that is not there, and Refused for a family that is not.
+    Raises FileNotFoundError for a `.cu` file that does not exist, and Refused for a family that does not.
     """
     if not text.endswith(".cu") and (text.endswith(".py") or not Path(text).is_file()):
         return _family_target(text)

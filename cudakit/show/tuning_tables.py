@@ -71,7 +71,7 @@ def _columns(shown: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> list
         terminal.Column("variant", [trial["variant"] for trial in shown], words=True),
         terminal.Column("configuration", [_configuration(trial, usual) for trial in shown], words=True),
         terminal.Column(one["unit"], cells("cost")),
-        terminal.Column("x usual", [beside(trial) for trial in shown]),
+        terminal.Column("x default", [beside(trial) for trial in shown]),
         terminal.Column("registers", cells("registers"), leave=2),
         terminal.Column("shared, bytes", cells("shared"), leave=3),
         terminal.Column(
@@ -90,7 +90,7 @@ def _columns(shown: Sequence[Mapping[str, Any]], one: Mapping[str, Any]) -> list
 
 def _configuration(trial: Mapping[str, Any], usual: Mapping[str, Any] | None) -> str:
     text = configuration_text(trial["configuration"]) or "as declared"
-    return f"{text} (usual)" if usual is not None and _same(trial, usual) else text
+    return f"{text} (default)" if usual is not None and _same(trial, usual) else text
 
 
 def configuration_text(configuration: Mapping[str, Any]) -> str:

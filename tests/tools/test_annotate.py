@@ -259,7 +259,7 @@ def test_each_kernel_of_the_file_has_its_launches(capsys, mine):
         ),
         (LAUNCHES, ["--arch", ","], "--arch names no architecture"),
         (LAUNCHES, ["--arch", ""], "--arch names no architecture"),
-        (LAUNCHES, ["--arch", "sm_103"], "no simulated device stands for sm_103"),
+        (LAUNCHES, ["--arch", "sm_103"], "no simulated device supports sm_103"),
     ],
 )
 def test_a_check_that_checked_nothing_fails(capsys, mine, script, arguments, why):
@@ -416,11 +416,11 @@ def test_only_the_checks_asked_for_are_on(capsys, mine):
     [
         (["--annotate", "out.html"], "--annotate out.html: no family of cudakit.ops declares a kernel of mine.cu"),
         (["--annotate", "absent/out.html", "--run", "try.py"], "--annotate absent/out.html: the folder absent does not exist"),
-        (["--run", "absent.py"], "--run absent.py: there is no such script"),
+        (["--run", "absent.py"], "--run absent.py: the file does not exist"),
         (["--run", "empty.py", "--annotate", "out.html"], "no kernel of mine.cu was launched"),
         (["--run", "gpu.py"], "it asks for a GPU"),
         (["--checks", "rice"], "--checks rice: there are barrier, "),
-        (["--arch", "90"], "--arch 90: no architecture has this name"),
+        (["--arch", "90"], "--arch 90 is not an architecture"),
         (["--examples", "-1"], "--examples must be at least 0"),
     ],
 )

@@ -247,10 +247,10 @@ def test_a_check_that_checked_nothing_is_no_success_in_any_file(check):
     status, found, log, suite = check("")
     assert status == cli.EXIT_REFUSED
     assert not found["ok"]
-    assert "Give --run SCRIPT.py" in found["nothing_checked"]
+    assert "Pass --run SCRIPT.py" in found["nothing_checked"]
     [invocation] = log["runs"][0]["invocations"]
     assert not invocation["executionSuccessful"]
-    assert "Give --run SCRIPT.py" in invocation["toolExecutionNotifications"][0]["message"]["text"]
+    assert "Pass --run SCRIPT.py" in invocation["toolExecutionNotifications"][0]["message"]["text"]
     assert [error.get("type") for error in suite.iter("error")] == ["nothing checked"]
     status, found, log, suite = check("", "--examples", "0")
     assert (status, found["ok"], suite.get("errors")) == (0, True, "0")

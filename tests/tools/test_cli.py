@@ -226,7 +226,7 @@ def test_check_of_a_file_of_ones_own_without_a_script_checks_nothing(capsys, tmp
     assert "for sm_80" in out
     assert "for sm_90a" in out
     assert "error: NOTHING CHECKED: " in err
-    assert "Give --run SCRIPT.py" in err
+    assert "Pass --run SCRIPT.py" in err
     status, out, err = run(capsys, "check", str(source), "--examples", "0")
     assert (status, err) == (0, "")
     assert "compiled only, nothing was run" in out
