@@ -18,7 +18,6 @@ from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, library
 from cudakit.measure.rows import BenchReport
-from cudakit.show import plots
 
 
 def by_cublas(chunk, a, b, out):
@@ -69,8 +68,7 @@ def run(arguments):
             row.rates.tflops = 2 * size**3 * count / done.seconds / 1e12 if gpu else None
             report.rows.append(row)
             report.ceilings |= streamed.link_ceiling(done)
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"batched products on {report.device['name']}", done)
+    streamed.draw(done, arguments, f"batched products on {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

@@ -24,7 +24,6 @@ from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.shapes import shape_text
-from cudakit.show import plots
 
 
 def blur(chunk, images, out):
@@ -98,8 +97,7 @@ def run(arguments):
             with tempfile.TemporaryDirectory() as folder:
                 few = min(count, 256)
                 report.rows.append(disk_row(items, device, Path(folder), few, chunk, arguments, progress))
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"blur on {report.device['name']}", done)
+    streamed.draw(done, arguments, f"blur on {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

@@ -17,7 +17,6 @@ import sys
 from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
 from cudakit.measure.rows import BenchReport
-from cudakit.show import plots
 
 
 def add(chunk, a, b, out):
@@ -37,8 +36,7 @@ def run(arguments):
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"chunked add on {report.device['name']}", done)
+    streamed.draw(done, arguments, f"chunked add on {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

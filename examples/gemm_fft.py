@@ -17,7 +17,6 @@ from cudakit import graph
 from cudakit.commands import cli, ladder, streamed
 from cudakit.libs import blas, fft, library
 from cudakit.measure.rows import BenchReport
-from cudakit.show import plots
 
 
 def product_and_transform(chunk, a, b, out):
@@ -69,8 +68,7 @@ def run(arguments):
             report.ceilings |= streamed.link_ceiling(done)
             if captured:
                 function.close()
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"products and transforms on {report.device['name']}", done)
+    streamed.draw(done, arguments, f"products and transforms on {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

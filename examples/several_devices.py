@@ -20,7 +20,6 @@ from cudakit.commands import cli, ladder, streamed
 from cudakit.families.blur import FAMILY as BLUR
 from cudakit.measure.rows import BenchReport, Row, Subject, Verdict
 from cudakit.measure.timing import Spread
-from cudakit.show import plots
 
 
 def blur(chunk, images, out):
@@ -133,8 +132,7 @@ def run(arguments):
     finally:
         for device in reversed(devices):
             device.close()
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"{len(devices)} of {report.device['name']}", done)
+    streamed.draw(done, arguments, f"{len(devices)} of {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

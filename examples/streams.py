@@ -15,7 +15,6 @@ import sys
 from cudakit import ops
 from cudakit.commands import cli, ladder, streamed
 from cudakit.measure.rows import BenchReport
-from cudakit.show import plots
 
 
 def add(chunk, a, b, out):
@@ -56,8 +55,7 @@ def run(arguments):
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         report, done = measure(device, arguments, progress)
-    if arguments.plot:
-        plots.timeline(done.spans, arguments.plot, f"{arguments.study[-1]} streams on {report.device['name']}", done)
+    streamed.draw(done, arguments, f"{arguments.study[-1]} streams on {report.device['name']}")
     return ladder.finish(report, arguments, table)
 
 

@@ -44,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chu
     parser.add_argument("--memory", type=_bytes, metavar="BYTES", help="device memory for the buffers, such as 2G")
     parser.add_argument("--host-memory", type=_bytes, metavar="BYTES", help="pinned memory for the buffers, such as 2G")
     parser.add_argument("--readers", type=cli.positive, default=4, metavar="N", help="reading threads (default: 4)")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the streams' timeline; needs the plot extra")
+    parser.add_argument(
+        "--plot",
+        metavar="FILE.png",
+        action="append",
+        help="draw the streams' timeline, for dark pages if FILE.dark.png; repeat it for both; needs the plot extra",
+    )
 
 
 def _bytes(text: str) -> int:
@@ -59,8 +64,8 @@ def _bytes(text: str) -> int:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Raises Refused for destinations that could not be written in the end."""
     outputs.check_destination("--json", arguments.json)
-    if arguments.plot:
-        plots.check(arguments.plot)
+    for path in arguments.plot or ():
+        plots.check(path)
 
 
 class Judge:
@@ -193,6 +198,12 @@ def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline
             bar.update(task, completed=far.items, description=rate)
 
         yield tell
+
+
+def draw(done: pipeline.PipelineReport, arguments: argparse.Namespace, title: str) -> None:
+    """Draw a pipeline's timeline to each file of --plot, if any."""
+    for path in arguments.plot or ():
+        plots.timeline(done.spans, path, title, done)
 
 
 def link_ceiling(report: pipeline.PipelineReport) -> dict[str, Any]:

@@ -352,5 +352,16 @@ def test_copies_of_streams_share_a_lane_per_engine(monkeypatch, tmp_path):
     copies = axes.collections[0].get_paths()
     ends = [(path.get_extents().x0, path.get_extents().x1) for path in copies]
     assert all(left[1] <= right[0] + 1e-9 for left, right in itertools.pairwise(ends)), "one copy at a time"
+    assert len({tuple(color) for color in axes.collections[0].get_facecolors()}) == 2, "one colour per stream"
+    assert [text.get_text() for text in kept[0].legends[0].get_texts()] == ["stream 0", "stream 1"]
     assert "50 % of the link's measured bandwidth" in " ".join(text.get_text() for text in kept[0].texts)
     assert overlapping(kept[0]) == ([], [])
+
+
+def test_the_first_copy_that_is_drawn_does_not_include_its_wait(monkeypatch, tmp_path):
+    spans = [pipeline.ChunkSpan(f"stream {at % 2}", "h2d", at, at - 1.0, at + 1.0) for at in range(1, 100)]
+    kept = []
+    monkeypatch.setattr(style, "save", lambda made, path: kept.append(made))
+    plots.timeline(spans, str(tmp_path / "x.png"), "a pipeline of 100 chunks")
+    widths = [path.get_extents().width for path in kept[0].axes[0].collections[0].get_paths()]
+    assert widths == pytest.approx([1000.0] * len(widths)), "milliseconds"

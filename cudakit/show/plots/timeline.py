@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cudakit.errors import Refused
@@ -23,7 +24,7 @@ _STAGES = {
 
 
 def timeline(spans: Sequence[ChunkSpan], path: str, title: str, done: PipelineReport | None = None) -> None:
-    """Draw a pipeline's spans to `path`: one lane per engine and thread, time from left to right.
+    """Draw a pipeline's spans to `path`: one lane per engine and thread, time from left to right, coloured by stream.
 
     The time between a copy's two events includes its wait for the copy engine. An engine carries out one copy at a
     time, so a copy is drawn from the end of the one before it. Each device has one engine per direction. Of a long
@@ -42,19 +43,23 @@ def timeline(spans: Sequence[ChunkSpan], path: str, title: str, done: PipelineRe
         raise Refused("there is nothing to draw: the pipeline kept no timeline")
     chunks = 1 + max(span.chunk for span in spans)
     first = max(0, (chunks - _DRAWN) // 2)
-    spans = [span for span in spans if first <= span.chunk < first + _DRAWN]
-    devices = 1 if done is None else len(done.devices)
-    lanes = _lanes(spans, devices)
+    shown = range(first, first + _DRAWN)
+    # The first copy that is drawn begins at the end of one that is not.
+    lanes = {
+        name: [bar for bar in bars if bar.chunk in shown]
+        for name, bars in _lanes(spans, 1 if done is None else len(done.devices)).items()
+    }
+    lanes = {name: bars for name, bars in lanes.items() if bars}
     theme = style.theme_of(path)
-    colors = {
-        "read": theme.peer, "h2d": theme.lines[0], "compute": theme.accent, "d2h": theme.lines[4], "write": theme.peer,
-    }  # fmt: skip
-    figure = style.figure(1.15 + 0.42 * len(lanes), theme)
+    streams = {span.chunk: _number(span) for span in spans if span.lane.startswith("stream")}
+    colors = {stream: theme.lines[place % len(theme.lines)] for place, stream in enumerate(sorted({*streams.values()}))}
+    figure = style.figure(1.45 + 0.42 * len(lanes), theme)
     axes = figure.subplots()
-    for place, (stage, bars) in enumerate(lanes.values()):
+    for place, bars in enumerate(lanes.values()):
         axes.broken_barh(
-            [(begin * 1e3, (end - begin) * 1e3) for begin, end in bars], (place - 0.34, 0.68),
-            facecolors=colors[stage], edgecolor=theme.page, linewidth=0 if stage == "compute" else 0.5,
+            [(bar.begin * 1e3, (bar.end - bar.begin) * 1e3) for bar in bars], (place - 0.34, 0.68),
+            facecolors=[colors.get(streams.get(bar.chunk, -1), theme.peer) for bar in bars], edgecolor=theme.page,
+            linewidth=0 if bars[0].stage == "compute" else 0.5,
         )  # fmt: skip
     axes.set_yticks(range(len(lanes)), list(lanes), color=theme.ink)
     axes.set_ylim(len(lanes) - 0.5, -0.5)
@@ -65,38 +70,46 @@ def timeline(spans: Sequence[ChunkSpan], path: str, title: str, done: PipelineRe
     style.plain(axes, title, "; ".join([some, *_rates(done)]), theme)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
+    patch = style.load("matplotlib.patches").Patch
+    handles = [patch(color=color, label=f"stream {stream}") for stream, color in colors.items()]
+    if handles:  # a simulated device reports no times of its streams
+        style.legend(figure, theme, handles=handles, loc="outside lower right", ncols=min(len(handles), 6))
     style.save(figure, path)
 
 
-def _lanes(spans: Sequence[ChunkSpan], devices: int) -> dict[str, tuple[str, list[tuple[float, float]]]]:
-    """The stage and the bars of each lane by its name, in the order of the stages."""
-    found: dict[str, tuple[str, list[tuple[float, float]]]] = {}
+def _lanes(spans: Sequence[ChunkSpan], devices: int) -> dict[str, list[ChunkSpan]]:
+    """Return the bars of each lane by its name, in the order of the stages."""
+    found: dict[str, list[ChunkSpan]] = {}
     for stage, name in _STAGES.items():
         chosen = sorted((span for span in spans if span.stage == stage), key=lambda span: (span.end, span.begin))
         if stage in ("read", "write"):
-            threads = sorted({span.lane for span in chosen}, key=lambda lane: int(re.sub(r"\D", "", lane) or 0))
+            threads = sorted({_number(span) for span in chosen})
             for thread in threads:
-                label = thread if len(threads) > 1 else f"{name} (host)"
-                found[label] = stage, [(span.begin, span.end) for span in chosen if span.lane == thread]
+                label = f"{stage} {thread}" if len(threads) > 1 else f"{name} (host)"
+                found[label] = [span for span in chosen if _number(span) == thread]
             continue
-        engines: dict[int, list[tuple[float, float]]] = {}
+        engines: dict[int, list[ChunkSpan]] = {}
         for span in chosen:
             # Streams are dealt to the devices in turn.
-            engine = int(re.sub(r"\D", "", span.lane) or 0) % devices
-            bars = engines.setdefault(engine, [])
-            busy = bars[-1][1] if bars and stage != "compute" else span.begin
-            bars.append((min(max(span.begin, busy), span.end), span.end))
+            bars = engines.setdefault(_number(span) % devices, [])
+            busy = bars[-1].end if bars and stage != "compute" else span.begin
+            bars.append(replace(span, begin=min(max(span.begin, busy), span.end)))
         for engine, bars in sorted(engines.items()):
-            found[name if devices == 1 else f"{name}, gpu {engine}"] = stage, bars
+            found[name if devices == 1 else f"{name}, gpu {engine}"] = bars
     return found
+
+
+def _number(span: ChunkSpan) -> int:
+    """The number of a span's stream, or of its reading or writing thread."""
+    return int(re.sub(r"\D", "", span.lane) or 0)
 
 
 def _rates(done: PipelineReport | None) -> list[str]:
     """The rates of a run, and the fraction that it reached of what its measured link allows."""
-    if done is None or not done.seconds:
+    if done is None or done.link is None or not done.seconds:
         return []
-    rates = [f"{done.gbps_in:.1f} GB/s in, {done.gbps_out:.1f} GB/s out"]
-    if done.link is not None:
-        share = done.link.seconds(done.bytes_in, done.bytes_out) / done.seconds
-        rates.append(f"{100 * share:.0f} % of the link's measured bandwidth")
-    return rates
+    share = done.link.seconds(done.bytes_in, done.bytes_out) / done.seconds
+    return [
+        f"{done.gbps_in:.1f} GB/s in, {done.gbps_out:.1f} GB/s out",
+        f"{100 * share:.0f} % of the link's measured bandwidth",
+    ]
