@@ -112,7 +112,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
     parser.add_argument(
         "--plot",
         metavar="FILE.png",
-        help="plot the result: one bar per variant for one shape, one line for several; needs the plot extra",
+        help="plot the result, for dark pages if FILE.dark.png: one bar per variant for one shape, one line per "
+        "variant for several; needs the plot extra",
     )
     parser.add_argument(
         "--once",

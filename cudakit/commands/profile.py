@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="STEM", help="where to write, without an ending, or a folder (default: the script's name)"
     )
     parser.add_argument("--json", metavar="FILE", help="write the rows here instead of STEM.json; - is stdout, alone")
-    parser.add_argument("--plot", metavar="FILE.png", help="draw the roofline here instead of to STEM.png")
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="draw the roofline here, not to STEM.png; dark if FILE.dark.png"
+    )
     parser.add_argument("--sum", action="store_true", help="a row a range: launches of one rung added up")
     parser.add_argument(
         "--ceilings",

@@ -158,7 +158,11 @@ def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
     named = set(words(drawn(result))) - {"copy", "torch"}
     assert {"second", "step3"} <= named
     assert len([name for name in named if name.startswith("alike") or name == "first"]) == 1, named
-    assert set(words(drawn(result, variants=["alike2"]))) == {"copy", "torch", "alike2"}
+    axes = drawn(result, variants=["alike2"])
+    assert set(words(axes)) == {"copy", "torch", "alike2"}
+    (legend,) = axes.figure.legends
+    explained = [text.get_text() for text in legend.get_texts()]
+    assert explained == ["other libraries", "cudakit, other variants"], "lines without a name"
 
 
 def test_a_shape_can_be_chosen_for_the_bars(drawn, tmp_path):

@@ -89,6 +89,9 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
         device_line(report),
         theme,
     )
+    _legend(
+        figure, theme, peers=bool(peers), rest=any(name in lines for name in _unnamed(groups, chosen)), joined=joined
+    )
     _name_lines(figure, axes, labels)
     style.save(figure, path)
 
@@ -160,6 +163,22 @@ def _colors(chosen: Sequence[str], groups: Mapping[Group, Any], measure: Measure
     first = max(chosen, key=lambda name: wins[name], default="")
     others = iter(color for color in theme.lines if color != theme.accent)
     return {name: theme.accent if name == first else next(others) for name in chosen}
+
+
+def _unnamed(groups: Mapping[Group, Any], chosen: Sequence[str]) -> set[str]:
+    """Our variants that have no colour."""
+    return {row["variant"] for rows in groups.values() for row in rows if row["rung"]} - set(chosen)
+
+
+def _legend(figure: Any, theme: style.Theme, *, peers: bool, rest: bool, joined: bool) -> None:
+    """Explain the lines in grey; those in colour have their names at their ends."""
+    if not joined:  # the others of ours are not drawn
+        return
+    line = style.load("matplotlib.lines").Line2D
+    kinds = [(peers, theme.peer_line, ":", "other libraries"), (rest, theme.faint, "-", "cudakit, other variants")]
+    handles = [line([], [], color=color, linestyle=dash, label=label) for used, color, dash, label in kinds if used]
+    if handles:
+        style.legend(figure, theme, handles=handles, loc="outside lower right", ncols=len(handles))
 
 
 def _apart(one: Mapping[Group, float], other: Mapping[Group, float]) -> float:
