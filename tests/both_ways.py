@@ -1,9 +1,8 @@
-"""Calls of `cudakit.ops` made three ways, with arrays that lie alike, and compared.
+"""Calls of `cudakit.ops` made in three ways, with arrays of the same layout, and compared.
 
-The fast way is a thread that has made other calls before. The slow ways are the same function on a thread that has made
-none, for which every rule is checked, and `Family.launch`, which shares nothing with the front door. Each way has
-arrays in arenas of its own, at the same places within them, so results and what was not to be written are compared
-byte for byte.
+The fast way is a thread that has made other calls before. The slow ways are the same function on a new thread, for
+which every rule is checked, and `Family.launch`, which shares no code with the ops' call path. Each way has its own
+arenas with arrays at the same offsets, so results and bytes that must not be written are compared byte for byte.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ _FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 
 def _pretty(value: Any, printer: Any, cycle: bool) -> None:
-    """One line in what hypothesis prints."""
+    """Print the object on one line in hypothesis's output."""
     printer.text(repr(value))
 
 
-# What is called -------------------------------------------------------------------------------------------------------
+# Calls ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
 class Spec:
-    """An array. steps: strides in elements; start: its first element's place in the arena, in elements. copy: which of
-    several objects that are alike. form: how another library passes it, see `ForeignHistory`."""
+    """An array. steps: strides in elements; start: the offset of its first element in the arena, in elements. copy:
+    which of several equal objects. form: how another library passes it, see `ForeignHistory`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -81,14 +80,14 @@ class Spec:
 
     @property
     def inside(self) -> bool:
-        """Whether it lies in its arena."""
+        """Return whether the array is within its arena."""
         low, high = layout.span(self.shape, self.strides, self.itemsize)
         start = self.start * self.itemsize
         return start + low >= 0 and start + high <= ARENA
 
 
 class Changing:
-    """A number whose value changes while it is the same object, and the same to a dict."""
+    """A number whose value changes while the object, its hash and its equality stay the same."""
 
     def __init__(self) -> None:
         self.value: Any = 0.0
@@ -103,7 +102,7 @@ class Changing:
         return bool(self.value)
 
     def __ne__(self, other: object) -> Any:
-        """A number of its own kind, as libraries of tensors return one."""
+        """Return a result that is not a bool, as tensor libraries do."""
         changed = Changing()
         changed.value = float(self.value != other)
         return changed
@@ -113,8 +112,8 @@ class Changing:
 
 
 class Boxed:
-    """A number that is passed in an object which the history keeps, with another value at each call: an array without
-    axes, or a Changing."""
+    """A number that is passed in an object that the history keeps, with another value at each call: a 0-d array or a
+    Changing."""
 
     def __init__(self, value: float, *, array: bool = True) -> None:
         self.value = value
@@ -126,8 +125,8 @@ class Boxed:
 
 @dataclass(frozen=True)
 class Call:
-    """One call. inputs: the arrays; of softmax the second one is the mask, of gemm the third one is c. stream: the
-    number of one of the history's streams, or None. thread: of the history, on which the fast way makes it."""
+    """One call. inputs: the arrays; the second of softmax is the mask, the third of gemm is c. stream: the number of
+    one of the history's streams, or None. thread: the history's thread on which the fast way makes the call."""
 
     op: str
     inputs: tuple[Spec, ...]
@@ -141,7 +140,7 @@ class Call:
 
     @property
     def key(self) -> str:
-        """Two calls with the same one take the same resolved call."""
+        """Calls with equal keys use the same resolved call."""
         bits = [np.asarray(value).tobytes() for _, value in self.options if isinstance(value, float)]  # of each NaN
         return repr((self.op, self.inputs, self.out, self.variant, self.options, self.thread, bits))
 
@@ -151,7 +150,7 @@ class Call:
 
 
 def make(call: Call, inputs: list[Any], out: Any, options: Mapping[str, Any], stream: Any) -> Any:
-    """The call as a user makes it."""
+    """Make the call as a user does."""
     function = getattr(ops, call.op)
     given = {**options, "variant": call.variant, "stream": stream}
     if call.op == "fill":
@@ -166,7 +165,7 @@ def make(call: Call, inputs: list[Any], out: Any, options: Mapping[str, Any], st
 
 
 def family_of(call: Call, options: dict[str, Any]) -> tuple[Family[Any], dict[str, Any]]:
-    """The family that takes the call, by what is documented, and its options."""
+    """Return the family that the documentation names for the call, and its options."""
     families = ops.families()
     dtype = call.inputs[0].dtype
     if call.op == "add":
@@ -183,12 +182,12 @@ def family_of(call: Call, options: dict[str, Any]) -> tuple[Family[Any], dict[st
     return families[call.op], options
 
 
-# What it does ---------------------------------------------------------------------------------------------------------
+# Effects --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel that a driver was asked to launch."""
+    """A kernel launch that the driver received."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -199,7 +198,7 @@ class Launch:
 
 
 class Spy:
-    """What is launched through a simulated driver, by thread. Made before the first kernel of the driver is loaded."""
+    """Records launches through a simulated driver, by thread. Create it before the driver loads its first kernel."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
@@ -208,7 +207,7 @@ class Spy:
         driver.cuLaunchKernel, driver.cuLaunchKernelEx = self._plain, self._extended
 
     def taken(self) -> list[Launch]:
-        """What this thread has launched since it last asked."""
+        """Return this thread's launches since its previous call of `taken`."""
         return self._of_thread.pop(threading.get_ident(), [])
 
     def _note(self, function: Any, *what: Any) -> None:
@@ -232,13 +231,13 @@ class Spy:
 
 
 class Choices:
-    """How often each thread had a variant picked: not at all in a call that was resolved before."""
+    """Counts picks of a variant per thread: none in a call that was resolved before."""
 
     def __init__(self) -> None:
         self._of_thread: dict[int, int] = {}
 
     def taken(self) -> int:
-        """How often this thread did since it last asked."""
+        """Return this thread's count since its previous call of `taken`."""
         return self._of_thread.pop(threading.get_ident(), 0)
 
     @classmethod
@@ -259,8 +258,8 @@ class Choices:
 
 @dataclass
 class Outcome:
-    """What a call did. error: type and text, addresses left out. picked: whether a variant was chosen for it. recorded:
-    what another library was told of uses on other streams."""
+    """The effects of a call. error: type and text, without addresses. picked: whether a variant was picked. recorded:
+    the uses on other streams that were reported to another library."""
 
     error: tuple[str, str] | None = None
     launches: list[Launch] = field(default_factory=list)
@@ -273,11 +272,11 @@ def text_of(error: BaseException) -> tuple[str, str]:
     return type(error).__name__, re.sub(r"0x[0-9a-f]+|\b\d{9,}\b", "ADDRESS", str(error))
 
 
-# Where ----------------------------------------------------------------------------------------------------------------
+# Worlds ---------------------------------------------------------------------------------------------------------------
 
 
 class World:
-    """Devices of one driver, with a spy. Histories come and go on it; kernels are loaded once."""
+    """Devices of one driver, with a spy. Many histories run on it one after another; kernels are loaded once."""
 
     def __init__(self, count: int) -> None:
         if count == 1:
@@ -289,7 +288,7 @@ class World:
         self._opened = drivers.Opened(self.spy.driver, 0, "sim", self.devices[0].context.spec)
 
     def open_again(self, number: int) -> None:
-        """Another Device for a number whose Device was closed."""
+        """Open a new Device in place of a closed one."""
         self.devices[number] = cudakit.Device(Context(drivers.numbered(self._opened, number)))
 
     def close(self) -> None:
@@ -299,8 +298,8 @@ class World:
 
 
 class History:
-    """A sequence of calls on a world, by new threads, on new streams, with new arrays. keeps: whether a call that was
-    made before must be known again."""
+    """A sequence of calls on a world, by new threads, on new streams, with new arrays. keeps: whether a repeated call
+    must reuse its resolved call."""
 
     def __init__(self, world: World, choices: Choices, seed: int = 0, *, keeps: bool = True) -> None:
         self.world = world
@@ -314,7 +313,7 @@ class History:
         self._arrays: dict[tuple[str, Spec], DeviceArray] = {}
         self._threads: dict[int, ThreadPoolExecutor] = {}
         self._streams = [[device.stream() for _ in range(2)] for device in world.devices]
-        self._last: Any = None  # the stream that was used last
+        self._last: Any = None  # the last stream used
         self._known: set[tuple[str, tuple[bool, ...]]] = set()
         self._pending: list[tuple[Call, dict[str, Any]]] = []
 
@@ -324,7 +323,7 @@ class History:
         made = self._arenas.get((way, key))
         if made is None:
             device = self.world.devices[key[0]]
-            # on a stream that no step closes before its work is done
+            # on a stream that stays open until its work is done
             made = self._arenas[way, key] = device.array(self._contents(key))
             device.synchronize()
         return made
@@ -356,13 +355,13 @@ class History:
                 self._arenas[way, key].close()
 
     def renew(self) -> None:
-        """New arenas in place of those that were closed, without the arrays in them."""
+        """Create arenas in place of the closed ones, without arrays in them."""
         closed = {key for (way, key), arena in self._arenas.items() if not arena.allocation.open}
         self._arenas = {place: arena for place, arena in self._arenas.items() if place[1] not in closed}
         self._arrays = {place: array for place, array in self._arrays.items() if place[1].arena not in closed}
 
     def forget_objects(self) -> None:
-        """Have later calls take new objects for the same arrays."""
+        """Make later calls use new objects for the same arrays."""
         self._arrays.clear()
 
     # Devices
@@ -374,7 +373,7 @@ class History:
             self.world.devices[number].close()
 
     def renew_devices(self) -> None:
-        """Open what was closed, without the arrays and streams of before."""
+        """Open closed devices again, without their earlier arrays and streams."""
         for number, device in enumerate(self.world.devices):
             if device.context.closed:
                 self.world.open_again(number)
@@ -384,7 +383,7 @@ class History:
                 self._arrays = {place: array for place, array in self._arrays.items() if place[1].device != number}
 
     def ready(self, call: Call) -> bool:
-        """Whether the arrays can be passed: there may be none of a device that is closed."""
+        """Return whether the arrays can be passed: none is on a closed device."""
         closed = [number for number, device in enumerate(self.world.devices) if device.context.closed]
         return all(spec.device not in closed or ("plain", spec.arena) in self._arenas for spec in call.arrays)
 
@@ -414,11 +413,11 @@ class History:
         return _Foreign(stream) if number >= 2 else stream
 
     def _usual(self, device: cudakit.Device) -> Any:
-        """The stream of a call that names none."""
+        """Return the stream of a call that does not name one."""
         return device.default_stream
 
     def _order(self, stream: Any) -> None:
-        """Have `stream` come after the one before it."""
+        """Make `stream` wait for the stream used before it."""
         last, self._last = self._last, stream
         if last is None or last is stream:
             return
@@ -489,7 +488,7 @@ class History:
         return self._outcome(work)
 
     def call(self, call: Call) -> Outcome:
-        """Makes the call all ways. Fails the test if they differ in launches or errors. Returns the fast way's outcome;
+        """Make the call in all ways, and return the fast way's outcome. Fails the test if launches or errors differ;
         `settle` compares the results."""
         stream = self.stream(call)
         device = self.world.devices[call.inputs[0].device]
@@ -503,7 +502,7 @@ class History:
         slow = _on_new_thread(lambda: self._front("slow", call, stream))
         plain = self._plain(call, stream)
         assert fast.error == slow.error, (call, fast.error, slow.error)
-        # Family.launch does nothing for arrays without elements, so it refuses neither other devices nor closed ones
+        # Family.launch returns early for empty arrays, so it rejects neither other devices nor closed ones
         if not any(0 in spec.shape for spec in call.arrays):
             assert (fast.error is None) == (plain.error is None), (call, plain.error)
         assert fast.launches == slow.launches, (call, fast.launches, slow.launches)
@@ -527,7 +526,7 @@ class History:
                 device.synchronize()
 
     def settle(self) -> None:
-        """Waits, and compares what all calls have written."""
+        """Wait for all calls, and compare their results."""
         self._order(None)
         self._synchronize()
         for call, returned in self._pending:
@@ -543,7 +542,7 @@ class History:
                 assert len(contents) == 1, f"different bytes in {key} after {calls}"
 
     def _look(self, array: Any) -> Any:
-        """All that two new outputs must have in common."""
+        """Return the properties that two new outputs must share."""
         return array.shape, array.strides, array.dtype, array.numpy().tobytes()
 
     def close(self) -> None:
@@ -569,7 +568,7 @@ def _on_new_thread(work: Callable[[], Any]) -> Any:
 
 
 class _Foreign:
-    """A stream in another library's wrapper."""
+    """A stream in another library's stream class."""
 
     def __init__(self, stream: cudakit.Stream) -> None:
         self._stream = stream
@@ -579,9 +578,9 @@ class _Foreign:
 
 
 def resolves(call: Call) -> bool:
-    """Whether a second call like it is known again. Rungs that are more than launches are not, nor are tensors of a
-    subclass, nor objects that may change (unless kernels are only passed their value), nor is memory that is shared
-    without harm: c of gemm if beta is 0, an array without elements that lies in another.
+    """Return whether an equal call reuses the resolved call. Not so for variants that do more than launch, tensors of a
+    subclass, objects that may change (unless only their value is passed to kernels), and harmless overlaps: c of gemm
+    if beta is 0, an empty array within another.
     """
     if len({0 in spec.shape for spec in call.arrays}) > 1:
         return False

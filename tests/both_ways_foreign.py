@@ -1,4 +1,4 @@
-"""The same with arrays of torch or CuPy in memory that the simulated device reads: see `both_ways` and `foreign`."""
+"""`both_ways` with arrays of torch or CuPy in memory that the simulated device reads: see `foreign`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from cudakit.memory import layout, libraries, makers
 from cudakit.memory.array import DeviceArray
 
 #: How an array is passed: as one object per place; as one object whose memory is replaced before each call ("roaming");
-#: of torch also as a Parameter, as one of a subclass, and as a negated view, which is refused.
+#: for torch also as a Parameter, as a subclass, and as a negated view, which is rejected.
 FORMS = {"torch": ["", "roaming", "parameter", "subclass", "negated"], "cupy": ["", "roaming"]}
 
 
 class ForeignHistory(History):
-    """A history with arrays of one library, which has a current stream and an allocator."""
+    """A history with arrays of a library that has a current stream and an allocator."""
 
     def __init__(self, world: World, choices: Choices, library: str, seed: int = 0) -> None:
         super().__init__(world, choices, seed)
@@ -50,13 +50,13 @@ class ForeignHistory(History):
             )
             patch.setattr(libraries, "more", [known])
             patch.setattr(readers, "device_of", {**readers.device_of, "sim": lambda number: device})
-            patch.setattr(readers, "_readers", {})  # those of the library without the stand-ins come back at the end
+            patch.setattr(readers, "_readers", {})  # restored at the end: the library's own functions
             yield
 
     # Arrays
 
     def _memory(self, size: int) -> np.ndarray[Any, Any]:
-        """Bytes on a boundary of 256, as GPU allocators return them, which kernels may use."""
+        """Return memory aligned to 256 bytes, as GPU allocators do, that kernels may use."""
         host = np.zeros(size + 256, np.uint8)
         host = host[-host.ctypes.data % 256 :][:size]
         self._stack.callback(id, host)  # kept until it is no longer registered
@@ -64,7 +64,7 @@ class ForeignHistory(History):
         return host
 
     def _over(self, host: np.ndarray[Any, Any], spec: Spec) -> Any:
-        """The library's array at a place in `host`."""
+        """Return the library's array at an offset in `host`."""
         if self.library == "torch":
             import torch
 
@@ -93,7 +93,7 @@ class ForeignHistory(History):
         arena = self._arena(way, spec.arena)
         if way == "plain":
             strides = spec.strides
-            if layout.is_contiguous(spec.shape, strides, spec.itemsize):  # steps along axes of length 1 mean nothing
+            if layout.is_contiguous(spec.shape, strides, spec.itemsize):  # strides of axes of length 1 are ignored
                 strides = layout.contiguous(spec.shape, spec.itemsize)
             steps = tuple(stride // spec.itemsize for stride in strides)
             return super().array(way, replace(spec, form="", steps=steps))
@@ -110,7 +110,7 @@ class ForeignHistory(History):
         return made
 
     def _replaced(self, way: str, spec: Spec, now: Any) -> Any:
-        """One object of a dtype and a way, which is given the memory, shape and strides of `now`."""
+        """Return the one object per dtype and way, with the memory, shape and strides of `now`."""
         known = self._roaming.setdefault((way, spec.dtype, spec.copy), now)
         if known is now:
             return known
@@ -140,7 +140,7 @@ class ForeignHistory(History):
         return self.library != "torch" or all(step >= 0 for spec in call.arrays for step in spec.steps)
 
     def next_stream(self) -> None:
-        """Have the library consider another stream the current one."""
+        """Make another stream the library's current one."""
         streams = self._streams[0]
         self.current = streams[1 - streams.index(self.current)]
 

@@ -1,7 +1,7 @@
-"""Fixtures and settings every test shares.
+"""Fixtures and settings shared by all tests.
 
-`device` runs a test once on the simulated device and once on the GPU; the GPU's half carries the mark `gpu` and is
-skipped, with the reason, where there is none. `sim` is a simulated device of the test's own, which it may break.
+`device` runs a test on the simulated device and on the GPU; the run on the GPU has the mark `gpu` and is skipped, with
+the reason, if there is no GPU. `sim` is a new simulated device, which the test may break.
 
 Hypothesis profiles: `ci` (the default: few examples, derandomized) and `fuzz` (thousands, random). Choose one with
 HYPOTHESIS_PROFILE or `--hypothesis-profile`; HYPOTHESIS_MAX_EXAMPLES sets the count of either.
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     import cudakit
 
 
-# Kernels compiled by one worker are used by the others and by the next run. The cache's keys are contents, so nothing
-# here can be stale. Child processes that tests start inherit it.
+# Workers and later runs share compiled kernels. The cache's keys are hashes of contents, so no entry can be stale.
+# Child processes of tests inherit the variable.
 os.environ.setdefault("CUDAKIT_CACHE_DIR", str(ROOT / ".pytest_cache" / "kernels"))
 
-# What a developer's own tuning has kept must not change what tests run; tests of it switch it on.
+# A developer's saved tuning must not change what tests run; tests of tuning enable it.
 os.environ.setdefault("CUDAKIT_TUNED", "ignore")
 
-# A process that was started in the background ignores it, and so would tests of Ctrl-C.
+# A process started in the background ignores SIGINT, which would break tests of Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# pytest-xdist sets it in its workers: what tests read would be wrapped as for a terminal.
+# pytest-xdist sets it in its workers: outputs that tests read would be wrapped.
 os.environ.pop("COLUMNS", None)
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -63,7 +63,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of collected tests stay until the end: the collector need not look at them each time."""
+    """Exclude the collected tests from garbage collection: thousands of them live until the end."""
     gc.collect()
     gc.freeze()
 
@@ -76,7 +76,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist says how many tests it did not select: each has collected all of them."""
+    """Report a pytest-xdist worker's number of deselected tests; each worker collects all tests."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["deselected"] = len(_deselected)
@@ -84,7 +84,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """pytest's closing line counts what the workers did not select, as it does without workers."""
+    """Add the workers' deselected tests to pytest's last line, which has them without workers."""
     count = getattr(node, "workeroutput", {}).get("deselected", 0)
     node.config.pluginmanager.get_plugin("terminalreporter").stats["deselected"] = [SimpleNamespace()] * count
 
@@ -94,8 +94,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Forgets the modules that a test imported from a folder of its own: the next one's `mine.py` is another."""
-    for name in list(sys.modules)[_modules_before[0] :]:  # the latest are last
+    """Remove modules that a test imported from its own folder: the next test's `mine.py` is a different file."""
+    for name in list(sys.modules)[_modules_before[0] :]:  # the newest are last
         if f"{os.sep}pytest-of-" in str(getattr(sys.modules[name], "__file__", None) or ""):
             del sys.modules[name]
 
@@ -104,7 +104,7 @@ _modules_before = [0]
 
 
 def open_device(spec: str) -> cudakit.Device:
-    """The device called `spec`; skips the test that asked where it is a GPU and there is none."""
+    """Open the device `spec`; skip the test if it is a GPU and there is none."""
     import cudakit
 
     if spec.startswith("gpu") and (reason := why_no_gpu()) is not None:
@@ -117,7 +117,7 @@ DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]
 
 @pytest.fixture(scope="module", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
-    """Each device in turn, one for a module: hypothesis may run many examples on it. Do not break it: see `sim`."""
+    """Each device in turn, one per module: hypothesis may run many examples on it. Do not break it: see `sim`."""
     with open_device(request.param) as opened:
         yield opened
         let_go(opened)
@@ -125,8 +125,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
 
 @pytest.fixture(scope="module", params=DEVICES)
 def roomy(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
-    """Each device in turn, with room for arrays of 2^31 elements and more. The simulated device reserves them without
-    touching them, so it does not check for races and uninitialised reads here: those checks' tables are as large."""
+    """Each device in turn, with room for arrays of 2^31 elements and more. The simulated device only reserves them, and
+    does not check for races and uninitialised reads: those checks need tables as large as the arrays."""
     import cudakit
 
     if request.param == "sim":
@@ -140,20 +140,20 @@ def roomy(request: pytest.FixtureRequest) -> Iterator[cudakit.Device]:
 
 @pytest.fixture
 def gpu() -> Iterator[cudakit.Device]:
-    """The GPU. A test that uses it carries the mark `gpu` itself."""
+    """The GPU. A test that uses it needs the mark `gpu`."""
     with open_device("gpu") as opened:
         yield opened
         let_go(opened)
 
 
 def let_go(opened: cudakit.Device) -> None:
-    """Returns the memory that the pools of a GPU keep: other workers have tests of arrays of 2^31 elements, too."""
+    """Return unused pool memory to the GPU: other workers also run tests with arrays of 2^31 elements."""
     if opened.kind != "gpu" or opened.context.closed or opened.context.lost is not None:
         return
     import cudakit
     from cudakit.memory.allocation import trim
 
-    with contextlib.suppress(cudakit.CudakitError):  # a test's own fault
+    with contextlib.suppress(cudakit.CudakitError):  # a test may have broken the device
         opened.synchronize()
         trim(opened.context)
     if "torch" in sys.modules:
@@ -164,7 +164,7 @@ def let_go(opened: cudakit.Device) -> None:
 
 @pytest.fixture
 def sim() -> Iterator[cudakit.Device]:
-    """A simulated device of this test's own, which it may break."""
+    """A new simulated device, which the test may break."""
     import cudakit
 
     with cudakit.Device("sim", fresh=True) as opened:

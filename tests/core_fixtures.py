@@ -1,4 +1,4 @@
-"""How the core's own tests open a context: below Device, so that a failure there does not hide one here."""
+"""Contexts for tests of the core, opened without Device, so that a failure of Device does not hide theirs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]
 
 @contextmanager
 def opened(spec: str, **options: Any) -> Iterator[Context]:
-    """A context; on the simulated device one of its own, which must hold nothing when it is closed."""
+    """Open a context; a simulated one is new and must have no allocations at its end."""
     if spec.startswith("gpu"):
         try:
             found = drivers.open(spec)

@@ -1,7 +1,7 @@
-"""Arrays of torch and CuPy in memory that the simulated device reads: only the number of their device is changed.
+"""Arrays of torch and CuPy in memory that the simulated device reads; only their device number is changed.
 
-torch's are real tensors of its CPU build, in memory that is registered with the device. CuPy needs a GPU, so its arrays
-are of a class here with the attributes that are read.
+torch's arrays are real tensors of its CPU build, in memory registered with the device. CuPy needs a GPU, so its arrays
+are of a class defined here with the attributes that cudakit reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ndarray:
 
 @contextlib.contextmanager
 def stand_ins() -> Iterator[None]:
-    """Have the simulated device take CPU tensors of torch, if it is installed, and arrays of the class above."""
+    """Make the simulated device accept torch's CPU tensors, if torch is installed, and arrays of the class above."""
     cupy = ModuleType("cupy")
     cupy.ndarray = ndarray  # type: ignore[attr-defined]
     cupy.cuda = SimpleNamespace(get_current_stream=None)  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def stand_ins() -> Iterator[None]:
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401
 
-            # a CPU tensor's is -1
+            # a CPU tensor's index is -1
             known.append(replace(libraries.named("torch"), kind="sim", device="({0}.get_device() + 1)"))
         patch.setattr(libraries, "more", known)
         yield
@@ -50,7 +50,7 @@ def stand_ins() -> Iterator[None]:
 
 @contextlib.contextmanager
 def registered(device: cudakit.Device, address: int, size: int) -> Iterator[None]:
-    """Host memory that the kernels of a simulated device may use."""
+    """Return host memory that the kernels of a simulated device may use."""
     device.context.call("cuMemHostRegister", address, size, 0)
     try:
         yield
@@ -60,7 +60,7 @@ def registered(device: cudakit.Device, address: int, size: int) -> Iterator[None
 
 
 class Says:
-    """A stream of another library, whose `__cuda_stream__` returns what it was made with, or raises it."""
+    """A stream of another library whose `__cuda_stream__` returns a given value or raises a given exception."""
 
     def __init__(self, said: Any) -> None:
         self.said = said

@@ -1,4 +1,4 @@
-"""Kernels, numbers and launches that the tests of graphs share."""
+"""Kernels, values and launches shared by the tests of graphs."""
 
 from __future__ import annotations
 

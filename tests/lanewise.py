@@ -1,7 +1,7 @@
 """Lane-wise PTX instructions on chosen operands: on the simulated device's arithmetic, on a GPU, and as recorded.
 
-`data/lanewise_h200.npz` holds, for each of some 1,300 forms of instructions, 32 operand vectors and what an H200 made
-of them. `python tests/lanewise.py` records the results again, on the GPU at hand.
+`data/lanewise_h200.npz` has 32 operand vectors and an H200's results for each of about 1,300 forms of instructions.
+`python tests/lanewise.py` records the results again, on this machine's GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def register(kind):
 
 
 def kernel(form, version="8.6", target="sm_90a"):
-    """A kernel (pointer in, pointer out, count) that runs a form; operands and results are rows of 64-bit words."""
+    """Return a kernel (pointer in, pointer out, count) that runs a form on rows of 64-bit words."""
     lines = [
         f".version {version}",
         f".target {target}",
@@ -81,7 +81,7 @@ def kernel(form, version="8.6", target="sm_90a"):
 
 
 def simulate(form, operands):
-    """The results (uint64, one row an output) of a form on operands (one each, arrays or numpy scalars)."""
+    """Return a form's results (uint64, one row per output) on its operands (arrays or numpy scalars)."""
     text, lines = kernel(form)
     values = {
         _OPERANDS[k]: np.asarray(operand).astype(arithmetic.storage(register(kind)))[()]
@@ -95,7 +95,7 @@ def simulate(form, operands):
 
 
 def step(instruction, values):
-    """Execute one lane-wise instruction on registers kept by name."""
+    """Execute one lane-wise instruction on registers, a dict by name."""
     run = arithmetic.compile_lanewise(instruction)
     if run is None:
         raise AssertionError(f"not lane-wise: {instruction.text}")
@@ -122,14 +122,14 @@ def step(instruction, values):
 
 
 def evaluate(text, inputs, outputs, *operands):
-    """``simulate`` for one statement: types as words, the results as ints or lists of them."""
+    """Run `simulate` on one statement: types as words, results as ints or lists of ints."""
     form = Form(text, tuple(inputs.split()), tuple(outputs.split()))
     results = [np.asarray(row).tolist() for row in simulate(form, [np.asarray(o, dtype=np.uint64) for o in operands])]
     return results[0] if len(results) == 1 else results
 
 
 def recorded():
-    """(form, operands, results) of every recorded form."""
+    """Return (form, operands, results) of every recorded form."""
     with np.load(RECORDED) as data:
         texts, inputs, outputs = data["text"].tolist(), data["inputs"].tolist(), data["outputs"].tolist()
         operands, results = data["operands"], data["results"]
@@ -143,7 +143,7 @@ def recorded():
 
 
 def on_gpu(cases):
-    """The results of (form, operands, ...) on the first GPU."""
+    """Return the results of (form, operands, ...) on the first GPU."""
     from cuda.bindings import driver
 
     def check(result):

@@ -3,7 +3,7 @@
     python tests/notebook_page.py           # compare
     python tests/notebook_page.py --write   # run, and write the outputs into the page
 
-`...` in a committed output stands for any text: what differs between machines (MACHINE) is written so.
+`...` in a committed output matches any text. --write puts it in place of text that differs between machines (MACHINE).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "notebook.ipynb"
 TIMEOUT = 120  # seconds per cell
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-#: Versions and dates, each with the text around it that stays.
+#: Versions and dates, with their replacements.
 MACHINE = (
     (re.compile(r"simulated \(CUDA [\d.]+\)"), "simulated (CUDA ...)"),
     (re.compile(r"nvrtc [\d.]+"), "nvrtc ..."),
@@ -31,7 +31,7 @@ MACHINE = (
 
 
 def run() -> Any:
-    """The page with the outputs of a fresh run."""
+    """Return the page with the outputs of a new run."""
     page = nbformat.read(PAGE, as_version=4)
     for cell in page.cells:
         if cell.cell_type == "code":
@@ -52,7 +52,7 @@ def run() -> Any:
 
 
 def _plain(output: Any) -> Any:
-    """An output without colours and without what differs between machines."""
+    """Return an output without colours and without text that differs between machines."""
     if output.output_type == "error":
         output.traceback = [_masked(line) for line in output.traceback]
         output.evalue = _masked(output.evalue)
@@ -71,7 +71,7 @@ def _masked(text: str) -> str:
 
 
 def texts(cell: Any) -> dict[str, str]:
-    """What a cell printed and showed, by kind."""
+    """Return the outputs of a cell, by kind."""
     found: dict[str, str] = {}
     for output in cell.get("outputs", ()):
         if output.output_type == "error":
@@ -84,7 +84,7 @@ def texts(cell: Any) -> dict[str, str]:
 
 
 def differences(committed: Any, fresh: Any) -> list[str]:
-    """One text per cell whose fresh outputs are not the committed ones."""
+    """Return one text per cell whose new outputs differ from the committed ones."""
     found = []
     for number, (old, new) in enumerate(zip(committed.cells, fresh.cells, strict=True), 1):
         expected, came = texts(old), texts(new)

@@ -1,22 +1,23 @@
-"""The code blocks of a documentation page, read and run as a reader would: python tests/pages.py docs/start.md
+"""Runs the code blocks of a documentation page as a reader would: python tests/pages.py docs/start.md
 
-What a block is, by its fence's info string and first line:
+Kinds of blocks, by the fence's info string and the first line:
 
-- ```python runs, in the page's order and in one namespace, in an empty folder, on the simulated device. Its lines are
+- ```python runs in the page's order and in one namespace, in an empty folder, on the simulated device. Its lines are
   numbered from 1, as `<block N>`, N counting the page's Python blocks. ```python raises must end in an exception; its
-  type and text are then the output's last lines.
-- ```text right behind it is the exact output on stdout. A line that is only `...` stands for any lines, `...` within a
-  line for any text.
-- A block whose first line is a comment that names a file and nothing else (`# try.py`, `// scale.cu`) is written there,
-  that line too, so that the lines of reports are those of the page; without it where the language has no comments.
-- A block that begins `// from kernels/x.cu` or `# from examples/x.py` is a quotation: its other lines stand in that
-  file in this order, indentation aside; a line `...` leaves some out. A line wider than the page may be wrapped.
-- ```console: each `$ ` line is run by the shell in that folder; `[exit 1]` below it is the status where that is not 0,
-  and what follows is the output, both streams. ```console gpu needs a GPU or its tools: elsewhere its scripts and flags
-  are looked up, and not run.
-- ```cuda without a file's name is compiled by NVRTC as it stands.
-- ```{toctree} and the like are the generator's, and passed over.
-- Python in a comment `<!-- python` ... `-->` is run and not shown: what a reader has and an empty folder has not.
+  type and text are then the last lines of the output.
+- ```text directly after it is the exact output on stdout. A line that is only `...` matches any lines, `...` within a
+  line any text.
+- A block whose first line is a comment with only a file's name (`# try.py`, `// scale.cu`) is written to that file,
+  first line included, so that line numbers in reports are those of the page. If the language has no comments, the file
+  does not get that line.
+- A block that begins `// from kernels/x.cu` or `# from examples/x.py` is a quotation: its other lines must be in that
+  file in this order, apart from indentation; a line `...` skips lines. A line wider than the page may be wrapped.
+- ```console: the shell runs each `$ ` line in that folder; `[exit 1]` below it is the exit status unless it is 0, and
+  the lines that follow are the output, both streams. ```console gpu needs a GPU or its tools: without them, its scripts
+  and flags are checked for existence only.
+- ```cuda without a file's name is compiled by NVRTC unchanged.
+- ```{toctree} and other directives are ignored.
+- Python in a comment `<!-- python` ... `-->` runs but is not shown: it prepares the files that a reader already has.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from paths import ROOT
 LINKED = ("cudakit", "examples", "kernels", "tests")
 TIMEOUT = 300
 
-SHOWN = ("text", "json", "toml", "yaml")  # may stand alone, and are not checked then
+SHOWN = ("text", "json", "toml", "yaml")  # not checked unless they follow a block that runs
 KNOWN = ("python", "cuda", "cpp", "console", *SHOWN)
 
 _FILE = re.compile(r"(?:#|//)\s*([\w./-]+\.\w+)\s*")
@@ -55,7 +56,7 @@ _HIDDEN = re.compile(r"<!-- python\n(.*?)-->", re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """A fence: its language, the other words of its info string, its text, and the page's line of its first line."""
+    """A fence: its language, the other words of its info string, its text, and its first line's number on the page."""
 
     language: str
     words: tuple[str, ...]
@@ -64,23 +65,23 @@ class Block:
     expected: str | None = None
 
     def named(self, pattern: re.Pattern[str]) -> tuple[str, str] | None:
-        """What the first line names, and the lines behind it; None where it is an ordinary line."""
+        """Return the file that the first line names, and the other lines; None if the first line is an ordinary one."""
         first, _, rest = self.text.partition("\n")
         found = pattern.fullmatch(first)
         return (found[1], rest) if found else None
 
     @property
     def shows_output(self) -> bool:
-        """Whether a ```text behind it is its output."""
+        """Return whether a ```text block after it is its output."""
         return self.language == "python" and not self.named(_FILE) and not self.named(_FROM)
 
 
 class Wrong(Exception):
-    """A block that does not do what the page says; the text says where and what."""
+    """A block does not do what the page says; the message has the place and the difference."""
 
 
 def read(page: Path) -> list[Block]:
-    """The blocks of a page in their order; a ```text right behind a Python block is that block's `expected`."""
+    """Return the blocks of a page in order; a ```text directly after a Python block is that block's `expected`."""
     from markdown_it import MarkdownIt
 
     blocks: list[Block] = []
@@ -90,7 +91,7 @@ def read(page: Path) -> list[Block]:
             blocks.append(Block("python", ("hidden",), hidden[1], token.map[0] + 2))
         elif token.type == "fence":
             language, *words = token.info.split() or [""]
-            if language.startswith("{"):  # a directive of the pages' generator, such as {toctree}
+            if language.startswith("{"):  # a Sphinx directive, such as {toctree}
                 last = None
                 continue
             block = Block(language, tuple(words), token.content, token.map[0] + 2)
@@ -107,7 +108,7 @@ def read(page: Path) -> list[Block]:
 
 
 def alike(expected: str, found: str) -> bool:
-    """Whether `found` is what `expected` says; blanks at the ends of lines and of the text do not count."""
+    """Return whether `found` matches `expected`, without blanks at the ends of lines and of the text."""
     parts = []
     for line in expected.rstrip().splitlines():
         if line.strip() == "...":
@@ -126,7 +127,7 @@ def difference(expected: str, found: str) -> str:
 
 
 def unwrapped(text: str, lines: list[str], first: int) -> Iterator[tuple[int, str]]:
-    """The lines of a quotation and their numbers; the parts of a line that the page wraps are joined."""
+    """Return the lines of a quotation with their numbers; lines that the page wraps are joined."""
     begun = ""
     for number, raw in enumerate(text.splitlines(), first):
         line = raw.strip()
@@ -143,10 +144,10 @@ def unwrapped(text: str, lines: list[str], first: int) -> Iterator[tuple[int, st
 
 
 def check_quotation(block: Block, name: str, rest: str) -> None:
-    """Raises Wrong where the lines are not those of the file, in its order."""
+    """Raise Wrong unless the lines are in the file, in that order."""
     path = ROOT / name
     if not path.is_file():
-        raise Wrong(f"quotes {name}, which is not there")
+        raise Wrong(f"quotes {name}, which does not exist")
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     start, free = 0, True
     for number, line in unwrapped(rest, lines, block.line + 1):
@@ -160,14 +161,14 @@ def check_quotation(block: Block, name: str, rest: str) -> None:
         if place is None and not free and not line:
             continue
         if place is None:
-            where = "anywhere behind the lines before it" if free else "right behind the line before it (use ...)"
-            raise Wrong(f"line {number} does not stand in {name} {where}: {line}")
+            where = "after the quoted lines above it" if free else "directly after the line above it (use ...)"
+            raise Wrong(f"line {number} is not in {name} {where}: {line}")
         start, free = place + 1, False
 
 
 @dataclass
 class Runner:
-    """Runs blocks in `folder`. `gpu`: the blocks that need one, and the files that they use, and nothing else."""
+    """Runs blocks in `folder`. `gpu`: only the blocks that need a GPU, and the files that they use."""
 
     folder: Path
     gpu: bool = False
@@ -176,39 +177,39 @@ class Runner:
     not_run: list[str] = field(default_factory=list)
 
     def prepare(self, blocks: list[Block]) -> None:
-        """Links what a reader has in the checkout, and copies what commands may write to."""
+        """Link the checkout's folders, and copy files that commands may write to."""
         for name in LINKED:
             (self.folder / name).symlink_to(ROOT / name)
         if any(block.language == "console" and "profiles/" in block.text for block in blocks):
             shutil.copytree(ROOT / "profiles", self.folder / "profiles")
-        # `python` and the rest are this interpreter's, whether or not its folder has scripts of these names.
+        # `python` and the other tools are scripts that run this interpreter, even if its folder has no such scripts.
         tools = self.folder / ".bin"
         tools.mkdir()
-        # The plugin is named, as the checkout need not be installed.
+        # Name the plugin explicitly: the checkout may not be installed.
         pytest = "-m pytest -p no:cacheprovider -p cudakit.pytest_plugin"
         for name, command in (("python", ""), ("pytest", pytest), ("cudakit", "-m cudakit")):
             tool = tools / name
             tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {command} "$@"\n')
             tool.chmod(0o755)
         os.environ["PATH"] = f"{tools}{os.pathsep}{os.environ['PATH']}"
-        # Also for scripts that lie elsewhere than in the checkout, where cudakit is not installed
+        # for scripts outside the checkout, if cudakit is not installed
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        os.environ["COLUMNS"] = "88"  # of a terminal as wide as the pages' code
+        os.environ["COLUMNS"] = "88"  # as wide as the pages' code blocks
         if not self.gpu:
             os.environ["CUDAKIT_DEVICE"] = "sim"
         sys.path[:0] = [str(self.folder), str(ROOT)]
         os.chdir(self.folder)
 
     def plain(self, text: str) -> str:
-        """Without the names of folders that are of this run alone."""
+        """Return the text without the names of this run's temporary folders."""
         for folder in (self.folder, self.folder.resolve(), ROOT):
             text = text.replace(f"{folder}/", "")
         return text
 
     def run(self, block: Block) -> None:
-        """Raises Wrong where the block does not do what the page says."""
+        """Run the block. Raises Wrong if it does not do what the page says."""
         if block.language not in KNOWN:
-            raise Wrong(f"the language {block.language!r} has no rule: use one of {', '.join(KNOWN)}")
+            raise Wrong(f"unknown language {block.language!r}: use one of {', '.join(KNOWN)}")
         if quoted := block.named(_FROM):
             check_quotation(block, *quoted)
         elif named := block.named(_FILE):
@@ -229,7 +230,7 @@ class Runner:
         if "hidden" not in block.words:
             self.count += 1
             name = f"<block {self.count}>"
-        # Reports show lines of source, which they have from here.
+        # Reports read their source lines from linecache.
         linecache.cache[name] = (len(block.text), None, block.text.splitlines(keepends=True), name)
         out, raised = io.StringIO(), None
         try:
@@ -280,8 +281,8 @@ class Runner:
 
 
 def run_command(command: str) -> tuple[int, str]:
-    """The exit status and the output, both streams, of a command. The shell runs it, unless it is a plain call of
-    cudakit or of an example, which this process runs."""
+    """Run a command; return its exit status and output, both streams. A plain call of cudakit or of an example runs in
+    this process, any other command in the shell."""
     words = shlex.split(command)
     if not set("|&;<>$*?'\"\\") & set(command):
         if words[0] == "python" and words[1].startswith("examples/"):
@@ -296,7 +297,7 @@ def run_command(command: str) -> tuple[int, str]:
 
 
 def commands(block: Block) -> Iterator[tuple[str, int, str]]:
-    """The commands of a console block, each with the exit status and the output that it should have."""
+    """Return the commands of a console block, each with its expected exit status and output."""
     text = block.text.replace("\\\n", "")
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")
@@ -305,11 +306,11 @@ def commands(block: Block) -> Iterator[tuple[str, int, str]]:
             status, output = int(found[1]), output[found.end() :]
         yield command.strip(), status, output
     if not text.startswith("$ "):
-        raise Wrong("a console block begins with a command: $ ...")
+        raise Wrong("a console block must begin with a command: $ ...")
 
 
 def check_command(command: str) -> None:
-    """Raises Wrong where a command that cannot run here names a script that is not there or a flag that it lacks."""
+    """Raise Wrong if a command that cannot run here names a missing script or an unknown flag."""
     words = shlex.split(command.partition("|")[0].partition("&&")[0])
     while words and words[0].split("/")[-1] not in ("python", "cudakit"):
         words.pop(0)
@@ -319,7 +320,7 @@ def check_command(command: str) -> None:
         words[:3] = ["cudakit"]
     if words[0] == "cudakit":
         flags, name = flags_of_command(words[1]), f"cudakit {words[1]}"
-        # what stands behind a profiled script is the script's own
+        # arguments after a profiled script belong to the script
         script = next((k for k, word in enumerate(words) if word.endswith(".py")), None)
         if words[1] == "profile" and script is not None:
             check_command(shlex.join(["python", *words[script:]]))
@@ -336,7 +337,7 @@ def check_command(command: str) -> None:
     else:
         name = next((word for word in words[1:] if not word.startswith("-")), "")
         if not (ROOT / name).is_file():
-            if Path(name).is_file():  # written by the page itself
+            if Path(name).is_file():  # the page writes it
                 return
             raise Wrong(f"{command}: there is no script {name}")
         flags = flags_in([ROOT / name, ROOT / "cudakit" / "commands" / "cli.py"])
@@ -364,8 +365,8 @@ def flags_of_command(name: str) -> set[str]:
 
 
 def run_page(page: Path, *, gpu: bool = False) -> tuple[list[str], list[str]]:
-    """Runs a page in a folder of its own. Gives what was wrong, a text a block, and the commands that could not run
-    here. Changes the process's folder and environment: for a process of its own."""
+    """Run a page in a new folder. Returns one text per failed block, and the commands that could not run here. Changes
+    the process's working directory and environment, so call it in a new process."""
     wrong = []
     blocks = read(page)
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
@@ -385,7 +386,7 @@ def run_page(page: Path, *, gpu: bool = False) -> tuple[list[str], list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the code blocks of documentation pages.")
     parser.add_argument("page", type=Path)
-    parser.add_argument("--gpu", action="store_true", help="the blocks that need a GPU, and no others")
+    parser.add_argument("--gpu", action="store_true", help="run only the blocks that need a GPU")
     arguments = parser.parse_args()
     wrong, not_run = run_page(arguments.page.resolve(), gpu=arguments.gpu)
     for text in wrong:

@@ -1,9 +1,9 @@
-"""How long NVRTC takes per kernel with precompiled headers and without, on this machine.
+"""Measures NVRTC's time per kernel with precompiled headers and without, on this machine.
 
-`python -m tests.precompiled --json profiles/sim/precompiled.json` compiles each source with bodies that differ, in one
-process: five times without; three times to make the precompiled header, anew each time; four times with it. The best of
-each is written, in seconds of processor time: another process on the machine can only make it longer. Nothing is read
-from the cache on disk. docs/compiling.md shows the result.
+`python -m tests.precompiled --json profiles/sim/precompiled.json` compiles each source with different bodies, in one
+process: five times without a precompiled header; three times creating it; four times with it. The minimum of each is
+written, in seconds of processor time, because other processes can only increase it. The disk cache is not used.
+docs/compiling.md shows the result.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __global__ void k(__half* y) { y[0] = __float2half(BODY); }
 
 
 def seconds(name: str, body: int, wanted: str) -> float:
-    """Processor seconds of one compile that used precompiled headers as `wanted`."""
+    """Return the processor seconds of one compile that used precompiled headers as `wanted`."""
     text = SOURCES[name].replace("BODY", f"{body}.0f")
     request = compiler.request(text, name=f"{name}.cu", arch="sm_90a")
     start = time.process_time()
@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", required=True)
     arguments = parser.parse_args()
-    compiler.compile(compiler.request("", name="first.cu", arch="sm_90a"))  # NVRTC is loaded
+    compiler.compile(compiler.request("", name="first.cu", arch="sm_90a"))  # load NVRTC
     rows: list[dict[str, Any]] = []
     for name in SOURCES:
         os.environ["CUDAKIT_PCH"] = "never"

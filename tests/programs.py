@@ -1,6 +1,6 @@
-"""Runs a Python script or a cudakit command in this process, as the shell runs them in one of their own: most
-of a short script's time is otherwise the start of an interpreter and the import of numpy. Exit handlers are not run,
-and a crash is the caller's."""
+"""Runs a Python script or a cudakit command in this process, as a shell would run it. That saves the start of an
+interpreter and the import of numpy, most of a short script's time. Exit handlers do not run, and a crash ends the
+caller."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paths import ROOT
 
 
 def run(script: Path, *arguments: str) -> CompletedProcess[str]:
-    """The exit status and the output of `python script arguments`; stdout and stderr are texts of their own."""
+    """Return the exit status, stdout and stderr of `python script arguments`."""
     out, err = io.StringIO(), io.StringIO()
     status = run_into(out, err, [str(script), *arguments])
     return CompletedProcess([str(script), *arguments], status, out.getvalue(), err.getvalue())
 
 
 def run_into(out: io.StringIO, err: io.StringIO, words: list[str]) -> int:
-    """The exit status of a command, which prints into `out` and `err`: `words` begins with "cudakit" or a script."""
+    """Run a command, "cudakit" or a script with arguments, with output to `out` and `err`; return its exit status."""
     path, argv = sys.path.copy(), sys.argv
     script = ROOT / "cudakit" / "__main__.py" if words[0] == "cudakit" else Path(words[0])
     if words[0] != "cudakit":

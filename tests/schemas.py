@@ -1,4 +1,4 @@
-"""What cudakit writes for other programs, held against the published schemas."""
+"""Validates files that cudakit writes for other programs, by their published schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = "the `test` extra has it: what is written is not held against the publ
 
 
 def expect_valid(log: dict[str, Any], document: str | os.PathLike[str]) -> None:
-    """Fails unless `log` is SARIF 2.1.0, and the file `document` JUnit XML."""
+    """Fail unless `log` is SARIF 2.1.0 and the file `document` is JUnit XML."""
     jsonschema = pytest.importorskip("jsonschema", reason=MISSING)
     schema = json.loads((SCHEMAS / "sarif-schema-2.1.0.json").read_text())
     jsonschema.Draft4Validator(schema, format_checker=jsonschema.FormatChecker()).validate(log)

@@ -1,4 +1,4 @@
-"""A bare simulated device for the tests of `cudakit.sim`: NVRTC, a module, an address space, and nothing between."""
+"""A bare simulated device for the tests of `cudakit.sim`: NVRTC, a module and an address space, without a driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _check(result):
 
 
 def _text(program, what):
-    # NVRTC writes into the buffer: a bytes object could be one that Python shares
+    # NVRTC writes into the buffer, and Python may share a bytes object
     buffer = bytearray(_check(getattr(nvrtc, f"nvrtcGet{what}Size")(program)))
     _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
     return buffer.rstrip(b"\0").decode()
@@ -43,12 +43,12 @@ def compile_ptx(source, name="test.cu", arch="sm_90a", options=()):
 
 
 class SimDevice:
-    """Compiles a source (or takes PTX) and launches its kernels by name on numpy arrays, which come back changed."""
+    """Compiles a source (or loads PTX) and launches its kernels by name on numpy arrays, in place."""
 
     def __init__(self, source, *, name="test.cu", ptx=False, options=()):
         self.space = AddressSpace()
         text = source if ptx else compile_ptx(source, name, options=options)
-        # NVRTC writes the program's name as an absolute path
+        # NVRTC makes the program's name an absolute path
         self.module = LoadedModule(text, self.space, lambda file: source if file.endswith(f"/{name}") else None)
         self.printed = []
 
@@ -64,7 +64,7 @@ class SimDevice:
         return allocation
 
     def launch(self, name, grid, block, *args, shared=0, checks=CHECKS, **more):
-        """Arrays are copied to the device and back; ints are given the parameter's width, floats likewise."""
+        """Launch a kernel. Arrays are copied to the device and back; ints and floats take the parameter's width."""
         function = self.kernel(name)
         params, arrays = [], []
         assert len(args) == len(function.params)
@@ -97,7 +97,7 @@ class SimDevice:
 
 
 class CheckedDevice(SimDevice):
-    """A device on which every check of the machine is on."""
+    """A device with every check enabled."""
 
     def launch(self, *args, **more):
         return super().launch(*args, **{"checks": ALL_CHECKS, **more})

@@ -1,4 +1,4 @@
-"""Host code against the simulated driver, for the tests of it."""
+"""Helpers for tests that call the simulated driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NON_BLOCKING = 1
 
 
 class Host:
-    """Host code that stops at the first call that fails: ``host.cuMemAlloc(64)`` is the value alone."""
+    """Calls driver functions and raises at the first error: ``host.cuMemAlloc(64)`` returns only the value."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -40,7 +40,7 @@ class Host:
         return self.cuEventCreate(2)
 
     def pinned(self, count: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
-        """A pinned array; it lives as long as the driver."""
+        """Return a pinned array, which lives as long as the driver."""
         size = count * np.dtype(dtype).itemsize
         address = self.cuMemHostAlloc(size, 0)
         return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)

@@ -1,11 +1,12 @@
-"""Counts the structure of the package: rooms, floors, imports between rooms, circles, long modules, repeated names.
+"""Reports the structure of the package: rooms, floors, imports between rooms, cycles, long modules, repeated names.
 
-A room is a package below `cudakit`, or a module directly in it. Every import statement counts: those in functions and
-under TYPE_CHECKING too. A floor is a room's longest chain of imports downwards; rooms of one circle share a floor.
+A room is a package below `cudakit`, or a module directly in it. Every import statement counts, including those in
+functions and under TYPE_CHECKING. A room's floor is the length of its longest chain of imports; rooms of one cycle
+share a floor.
 
     python tests/structure.py              # the figures
-    python tests/structure.py --edges      # and every import between rooms
-    python tests/structure.py --root DIR   # of another checkout
+    python tests/structure.py --edges      # also every import between rooms
+    python tests/structure.py --root DIR   # another checkout
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = "cudakit"
-LONG = 400  # lines from which a module needs a reason or a split
+LONG = 400  # a module with more lines needs a reason or a split
 
 Graph = dict[str, set[str]]
 
@@ -44,7 +45,7 @@ class Tree:
     imports: list[Import] = field(default_factory=list)
 
     def room(self, module: str) -> str:
-        """The package that holds a module; a module directly in the top package is a room of its own."""
+        """Return the room of a module; a module directly in the top package is its own room."""
         if self.paths[module].name == "__init__.py":
             return module
         package = module.rpartition(".")[0]
@@ -52,7 +53,7 @@ class Tree:
 
 
 def read(root: Path) -> Tree:
-    """The package below `root`. Raises SyntaxError for a file that does not parse."""
+    """Read the package below `root`. Raises SyntaxError for a file that does not parse."""
     tree = Tree(root)
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -80,7 +81,7 @@ def _imports(tree: Tree, source: str, module: ast.Module) -> Iterator[Import]:
 
 
 def module_graph(tree: Tree) -> Graph:
-    """The modules that each module imports."""
+    """Return the modules that each module imports."""
     graph: Graph = {name: set() for name in tree.modules}
     for one in tree.imports:
         if one.source != one.target:
@@ -89,7 +90,7 @@ def module_graph(tree: Tree) -> Graph:
 
 
 def room_graph(tree: Tree) -> Graph:
-    """The rooms that each room imports."""
+    """Return the rooms that each room imports."""
     graph: Graph = {tree.room(name): set() for name in tree.modules}
     for one in tree.imports:
         source, target = tree.room(one.source), tree.room(one.target)
@@ -99,7 +100,7 @@ def room_graph(tree: Tree) -> Graph:
 
 
 def components(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Strongly connected components, those that import nothing else first (Tarjan's algorithm)."""
+    """Return strongly connected components in topological order, imported ones first (Tarjan's algorithm)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -126,12 +127,12 @@ def components(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Groups of nodes that import each other."""
+    """Return groups of nodes that import each other."""
     return [group for group in components(graph) if len(group) > 1]
 
 
 def floors(graph: Graph) -> dict[str, int]:
-    """For each node the length of its longest chain of imports, itself included."""
+    """Return the length of each node's longest chain of imports, itself included."""
     floor: dict[str, int] = {}
     for group in components(graph):
         below = {other for node in group for other in graph[node]} - set(group)
@@ -141,7 +142,7 @@ def floors(graph: Graph) -> dict[str, int]:
 
 
 def repeated_classes(tree: Tree) -> dict[str, list[str]]:
-    """Names of classes that more than one module defines, with the modules."""
+    """Return names of classes that several modules define, with the modules."""
     homes: dict[str, list[str]] = defaultdict(list)
     for name, module in tree.modules.items():
         for node in module.body:
@@ -151,7 +152,7 @@ def repeated_classes(tree: Tree) -> dict[str, list[str]]:
 
 
 def functions(tree: Tree) -> list[tuple[int, str]]:
-    """Every function, as (lines, module.name), the longest first."""
+    """Return every function as (lines, module.name), the longest first."""
     found = []
     for name, module in tree.modules.items():
         for node in ast.walk(module):
@@ -161,14 +162,14 @@ def functions(tree: Tree) -> list[tuple[int, str]]:
 
 
 def lines_of(tree: Tree) -> dict[str, int]:
-    """Lines of each module."""
+    """Return the number of lines of each module."""
     return {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in tree.paths.items()}
 
 
 def private_uses(tree: Tree) -> list[str]:
-    """Every use of a private name (`_x`) that another room defines, as "module:line uses _x of room".
+    """Return every use of a private name (`_x`) of another room, as "module:line uses _x of room".
 
-    An attribute counts if its name is defined nowhere in the using room and somewhere in another one.
+    An attribute counts if the using room does not define its name and another room does.
     """
     defined: dict[str, set[str]] = defaultdict(set)
     for name, module in tree.modules.items():
@@ -199,7 +200,7 @@ _NAMEDTUPLE = ("_asdict", "_fields", "_make", "_replace")
 
 
 def _definitions(module: ast.Module) -> Iterator[str]:
-    """Names that a module defines: functions, classes, variables, attributes of self, __slots__."""
+    """Return names that a module defines: functions, classes, variables, attributes of self, __slots__."""
     for node in ast.walk(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
@@ -213,7 +214,7 @@ def _definitions(module: ast.Module) -> Iterator[str]:
 
 
 def report(tree: Tree, edges: bool = False) -> str:
-    """The figures as text."""
+    """Return the figures as text."""
     rooms, modules = room_graph(tree), module_graph(tree)
     height, lines = floors(rooms), lines_of(tree)
     packages = [room for room in rooms if tree.paths[room].name == "__init__.py" and room != PACKAGE]

@@ -1,8 +1,8 @@
-"""Matrix products in PTX on chosen tiles: how they lie in registers, on any device, and as an H200 made them.
+"""Matrix products in PTX on chosen tiles: their layout in registers, runs on any device, and an H200's results.
 
-`data/tensor_h200.npz` holds, for every form of mma.sync and wmma, operand tiles of several kinds (cancelling sums,
-subnormal, sparse, special numbers...), what an H200 made of them, and where its wmma keeps the elements of a fragment.
-`python tests/tensorforms.py` records both again, on the GPU at hand.
+`data/tensor_h200.npz` has, for every form of mma.sync and wmma, operand tiles of several kinds (cancelling sums,
+subnormal, sparse, special numbers...), an H200's results, and the positions of a fragment's elements in its wmma
+registers. `python tests/tensorforms.py` records them again, on this machine's GPU.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ RECORDED = Path(__file__).parent / "data" / "tensor_h200.npz"
 BITS = {"f64": 64, "f32": 32, "s32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8}
 BITS |= {"s4": 4, "u4": 4, "b1": 1}
 
-# Where fragments of mma.sync begin, from the figures of the PTX ISA (Matrix Fragments for mma): the row and column of
-# the first element of each register for lane 0, by shape and bits of an element.
+# Layouts of mma.sync fragments, from the figures of the PTX ISA (Matrix Fragments for mma): the row and column of the
+# first element of each register of lane 0, by shape and bits per element.
 _A = {
     ((8, 8, 16), 8): [(0, 0)],
     ((8, 8, 32), 4): [(0, 0)],
@@ -39,7 +39,7 @@ _A = {
     ((16, 8, 256), 1): [(0, 0), (8, 0), (0, 128), (8, 128)],
     ((16, 8, 16), 64): [(0, 0), (8, 0), (0, 4), (8, 4), (0, 8), (8, 8), (0, 12), (8, 12)],
 }
-# of B, whose registers all begin in column 0, the rows
+# for B, whose registers all begin in column 0: the rows
 _B = {
     ((8, 8, 16), 8): [0],
     ((8, 8, 32), 4): [0],
@@ -59,7 +59,7 @@ _B = {
     ((16, 8, 256), 1): [0, 128],
     ((16, 8, 16), 64): [0, 4, 8, 12],
 }
-# of C and D, which are 8 columns wide, by rows and bits
+# for C and D, which are 8 columns wide: by rows and bits
 _C = {
     (8, 32): [(0, 0), (0, 1)],
     (8, 64): [(0, 0), (0, 1)],
@@ -71,7 +71,7 @@ _C = {
 
 @dataclass(frozen=True)
 class Form:
-    """A product by its name: "m16n8k16.row.col.f32.f16.f16.f32", with "wmma " before it for wmma."""
+    """A product by its name, such as "m16n8k16.row.col.f32.f16.f16.f32"; names of wmma begin with "wmma "."""
 
     name: str
 
@@ -89,7 +89,7 @@ class Form:
 
     @cached_property
     def types(self):
-        """Of A, B, C and D."""
+        """The types of A, B, C and D."""
         kinds = [word for word in self.words[1:] if word in BITS]
         if len(kinds) == 2:
             kinds = [kinds[0], "f16", "f16", kinds[1]]
@@ -97,7 +97,7 @@ class Form:
 
     @property
     def quads(self):
-        """How many products the instruction makes: m8n8k4 of f16 makes one for each pair of quads."""
+        """The number of products per instruction: m8n8k4 of f16 computes one for each pair of quads."""
         return 4 if self.shape == (8, 8, 4) and self.types[0] == "f16" else 1
 
     @property
@@ -106,11 +106,11 @@ class Form:
 
     @property
     def width(self):
-        """Bits of a register."""
+        """Return the bits of a register."""
         return 64 if self.types[0] == "f64" else 32
 
     def sizes(self, tiles=1):
-        """The shapes of A, B, C and D for some tiles."""
+        """Return the shapes of A, B, C and D for a number of tiles."""
         m, n, k = self.shape
         count = tiles * self.quads
         return (count, m, k), (count, k, n), (count, m, n), (count, m, n)
@@ -119,8 +119,8 @@ class Form:
         return tuple(np.dtype(f"u{max(BITS[kind] // 8, 1)}") for kind in self.types)
 
     def places(self, role):
-        """Row and column, (registers, 32 lanes, elements), of what the registers of A, B, C or D hold; for quads also
-        whose product it is."""
+        """Return row and column, (registers, 32 lanes, elements), of the elements in the registers of A, B, C or D; for
+        quads also the number of the product."""
         kind = self.types["abcd".index(role)]
         bits, per = BITS[kind], self.width // BITS[kind]
         if self.quads > 1:
@@ -149,7 +149,7 @@ class Form:
         return row, column, quad
 
     def pack(self, role, tiles):
-        """Tiles of patterns as registers, (instructions, registers, 32)."""
+        """Return tiles of bit patterns as registers, (instructions, registers, 32)."""
         rows, columns, quad = self.places(role)
         bits = BITS[self.types["abcd".index(role)]]
         elements = tiles.reshape(-1, self.quads, *tiles.shape[1:])[:, quad, rows, columns].astype(np.uint64)
@@ -171,7 +171,7 @@ def register(kind):
 
 
 def kernel(form):
-    """A kernel (pointer to operands, pointer to results): each warp loads its registers, multiplies, stores."""
+    """Return a kernel (pointer to operands, pointer to results): each warp loads its registers, multiplies, stores."""
     counts = [len(form.places(role)[0]) for role in "abcd"]
     width, bytes_ = form.width, form.width // 8
     lines = [
@@ -194,7 +194,7 @@ def kernel(form):
 
 
 def fragment_registers(role, kind, shape):
-    """How many registers a fragment of wmma has."""
+    """Return the number of registers of a wmma fragment."""
     m, n, k = shape
     if kind == "f16" and role in "ab":
         return 8
@@ -203,7 +203,7 @@ def fragment_registers(role, kind, shape):
 
 
 def wmma_kernel(form, layouts=("row", "col", "row", "row")):
-    """A kernel (pointers to A, B, C, D): each warp loads its matrices, of these layouts, multiplies, stores."""
+    """Return a kernel (pointers to A, B, C, D): each warp loads its matrices in these layouts, multiplies, stores."""
     shape, types = form.words[0], form.types
     m, n, k = form.shape
     counts = [fragment_registers(r, t, form.shape) for r, t in zip("abcd", types, strict=True)]
@@ -222,7 +222,7 @@ def wmma_kernel(form, layouts=("row", "col", "row", "row")):
         )
         lines.append(f"mul.wide.u32 %t, %x, {rows * columns * BITS[kind] // 8}; add.u64 %{r}, %{r}, %t;")
         if r != "d":
-            # C is read without a stride, which is then that of the matrix
+            # C is read without a stride: the default is the width of the matrix
             stride = "" if r == "c" else f", {columns if layout == 'row' else rows}"
             lines.append(f"wmma.load.{r}.sync.aligned.{layout}.{shape}.global.{kind} {lists[-1]}, [%{r}]{stride};")
     combine = [word for word in form.words if word in ("xor", "and", "popc")]
@@ -237,7 +237,7 @@ def wmma_kernel(form, layouts=("row", "col", "row", "row")):
 
 
 def fragment_kernel(role, kind, shape, layout, stride):
-    """A kernel (pointer to a matrix, pointer to registers) that loads a fragment of wmma and shows its registers."""
+    """Return a kernel (pointer to a matrix, pointer to registers) that stores a wmma fragment's registers."""
     count, bytes_ = fragment_registers(role, kind, shape), 8 if kind == "f64" else 4
     name = "m{}n{}k{}".format(*shape)
     registers = "{" + ", ".join(f"%r{k}" for k in range(count)) + "}"
@@ -255,7 +255,7 @@ def fragment_kernel(role, kind, shape, layout, stride):
 
 
 def memory(kind, tiles, layout):
-    """Tiles of patterns as bytes in memory."""
+    """Return tiles of bit patterns as bytes in memory."""
     flat = np.ascontiguousarray(tiles if layout == "row" else tiles.swapaxes(1, 2)).reshape(len(tiles), -1)
     per = 8 // BITS[kind]
     if per <= 1:
@@ -268,7 +268,7 @@ def memory(kind, tiles, layout):
 
 
 class Machine:
-    """A device by its driver: the module of cuda.bindings, or a simulated one."""
+    """A device accessed through its driver: the module of cuda.bindings, or a simulated driver."""
 
     def __init__(self, api):
         self.api = api
@@ -286,7 +286,7 @@ class Machine:
         return values[0] if values else None
 
     def launch(self, text, grid, *arrays):
-        """Run the kernel of a text on one warp a block; the last array comes back changed."""
+        """Run a kernel from its PTX with one warp per block; the last array is changed in place."""
         api = self.api
         module = self._check(api.cuModuleLoadData(text.encode() + b"\0"))
         function = self._check(api.cuModuleGetFunction(module, b"form"))
@@ -304,7 +304,7 @@ class Machine:
         return arrays[-1]
 
     def multiply(self, form, a, b, c, layouts=("row", "col", "row", "row")):
-        """D of a form for tiles of patterns; ``layouts`` are those of wmma's matrices in memory."""
+        """Return D of a form for tiles of bit patterns; ``layouts`` are those of wmma's matrices in memory."""
         grid = len(a) // form.quads
         if not form.is_wmma:
             registers = [form.pack(role, tiles) for role, tiles in zip("abc", (a, b, c), strict=True)]
@@ -321,13 +321,13 @@ class Machine:
         return made if layouts[3] == "row" else made.swapaxes(1, 2)
 
     def fragment(self, role, kind, shape, layout):
-        """Which place of the matrix each register, lane and element of a fragment of wmma holds."""
+        """Return the position in the matrix of each register, lane and element of a wmma fragment."""
         m, n, k = shape
         rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
         bits, places = BITS[kind], np.arange(rows * columns, dtype=np.uint64).reshape(1, rows, columns)
         count, width = fragment_registers(role, kind, shape), 64 if kind == "f64" else 32
         found = np.zeros((count, 32, width // bits), np.uint64)
-        # a place's number is longer than a short element: load some bits of it at a time
+        # a position has more bits than a short element: load a few bits of it at a time
         for shift in range(0, 10, bits):
             part = (places >> np.uint64(shift) & np.uint64((1 << min(bits, 10)) - 1)).astype(f"u{max(bits // 8, 1)}")
             text = fragment_kernel(role, kind, shape, layout, columns if layout == "row" else rows)
@@ -343,7 +343,7 @@ class Machine:
 
 
 def recorded():
-    """(form, kind of operands, A, B, C, D) of every recorded case, as tiles of patterns."""
+    """Return (form, kind of operands, A, B, C, D) of every recorded case, as tiles of bit patterns."""
     with np.load(RECORDED) as data:
         cases, operands, results = data["cases"].tolist(), data["operands"], data["results"]
     taken = given = 0
@@ -364,7 +364,7 @@ def recorded():
 
 
 def fragments():
-    """((shape, role, type), places) of every recorded fragment of wmma."""
+    """Return ((shape, role, type), positions) of every recorded wmma fragment."""
     with np.load(RECORDED) as data:
         names, places = data["fragments"].tolist(), data["places"]
     at, found = 0, []
@@ -378,7 +378,7 @@ def fragments():
 
 
 def multiplied(machine, cases):
-    """``machine``'s results for cases, all of one form in one launch."""
+    """Return ``machine``'s results for cases; all cases of one form are one launch."""
     groups = {}
     for number, (form, _, *tiles) in enumerate(cases):
         groups.setdefault(form, []).append((number, tiles))

@@ -9,7 +9,7 @@ import pytest
 
 
 def require() -> Any:
-    """torch. Without it the module is skipped, or fails if CUDAKIT_NEED_TORCH is set, as it is if CI installed it."""
+    """Return torch. If it is missing, the module is skipped, or fails if CUDAKIT_NEED_TORCH is set, as CI does."""
     try:
         import torch
     except ImportError as error:

@@ -151,9 +151,7 @@ def _report(outcomes: dict[Mutation, Outcome], stale: list[str], broken: list[st
         )
         print(f"{folder:28}" + "".join(f"{of[status]:>12}" for status in statuses))
     if broken:
-        print(
-            f"\n{len(broken)} tests fail without a mutation, for example {broken[0]}: their failures under mutations prove nothing"
-        )
+        print(f"\n{len(broken)} tests fail without a mutation, for example {broken[0]}: their kills do not count")
         return 2
     return 1 if survivors or stale else 0
 

@@ -129,11 +129,11 @@ def wrong(tmp_path):
         ("```console gpu\n$ python examples/gemm.py --shape 1024\n```\n", "has no flag --shape"),
         ("```console gpu\n$ ncu --set full python examples/none.py\n```\n", "there is no script examples/none.py"),
         ("```console gpu\n$ cudakit bench softmax --jsn x\n```\n", "cudakit bench has no flag --jsn"),
-        ("```fortran\nend\n```\n", "'fortran' has no rule"),
-        ("```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat sum = 1.0f;\n```\n", "line 3 does not stand in"),
+        ("```fortran\nend\n```\n", "unknown language 'fortran'"),
+        ("```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat sum = 1.0f;\n```\n", "line 3 is not in"),
         (
             "```cpp\n// from kernels/softmax/05_tree_reduce.cu\nfloat maximum = -kInfinity;\nfloat sum = 0.0f;\n```\n",
-            "line 4 does not stand in kernels/softmax/05_tree_reduce.cu right behind",
+            "line 4 is not in kernels/softmax/05_tree_reduce.cu directly after",
         ),
     ],
 )
