@@ -1,4 +1,4 @@
-"""Pipelines: a stream of chunks through a function of device arrays, larger than the device and than memory.
+"""Pipelines: process data larger than device or host memory, in chunks, with a function of device arrays.
 
     def add(chunk, a, b, out):
         ops.add(a, b, out=out, stream=chunk.stream)
@@ -6,11 +6,11 @@
     report = pipeline.run(add, ("a.npy", "b.npy"), "sum.npy", streams=4)
     print(report)
 
-Reading, the copies both ways, the work and writing overlap: threads read into pinned buffers and write from them, and
-each chunk's copies and work are queued on one of a few streams. A pinned buffer is filled again only when its copy has
-finished. The last chunk is as short as it comes. A failure stops the run, names the chunk, and leaves every finished
-chunk where it belongs; `resume=True` does what is left, if the job and the sources are the same. A run has the files it
-writes to itself: a second run into them is refused.
+Reading, copies in both directions, computation and writing overlap: threads read into pinned buffers and write from
+them, and the copies and work of each chunk are queued on one of several streams. A pinned buffer is filled again only
+after its copy has finished. The last chunk may be shorter. After a failure the run stops, reports the chunk, and keeps
+all finished chunks; `resume=True` computes the rest, if the job and the sources are unchanged. A run locks the files it
+writes: a second run that writes to them raises `OutputBusy`.
 """
 
 from cudakit.pipeline.chunk import Chunk, Progress

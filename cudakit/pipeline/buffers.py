@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from cudakit.device import Device
     from cudakit.memory.array import DeviceArray
 
-#: Chunks that may be queued on one stream: the one that runs, and one behind it, so that a copy engine never waits.
+#: Chunks that may be queued on one stream: the running one and the next, so that a copy engine never waits.
 DEPTH = 2
 
 
 @dataclass(eq=False)
 class HostBuffer:
-    """A set of pinned arrays of one chunk. It may be used again once `busy`, the last copy's end, has happened."""
+    """The pinned arrays of one chunk. They may be reused after the event `busy`, the end of the last copy."""
 
     arrays: tuple[HostArray, ...]
     busy: Event | None = None
     _events: dict[int, Event] = field(default_factory=dict)
 
     def mark(self, stream: Stream) -> None:
-        """The copies now queued on `stream` are the last that use it."""
+        """Record that the copies queued on `stream` so far are the last that use it."""
         number = stream.context.ordinal
         event = self._events.get(number)
         if event is None:
@@ -38,7 +38,7 @@ class HostBuffer:
         self.busy = event
 
     def wait(self) -> None:
-        """Wait until the device is done with it."""
+        """Wait until no copy uses it."""
         if self.busy is not None:
             self.busy.synchronize()
             self.busy = None
@@ -50,7 +50,7 @@ class HostBuffer:
 
 
 class Clock:
-    """Four events round the three parts of a chunk's work on the device, read once the last has happened."""
+    """Four events around the three stages of a chunk on the device; read them after the last has completed."""
 
     def __init__(self, device: Device) -> None:
         self._events = [Event(device.context, timing=True) for _ in range(4)]
@@ -59,7 +59,7 @@ class Clock:
         self._events[part].record(stream)
 
     def read(self, zero: Event) -> tuple[float, ...]:
-        """Milliseconds since `zero`: begin, copied in, computed, copied out."""
+        """Return milliseconds since `zero` at the start, after the copy in, the computation, and the copy out."""
         return tuple(event.elapsed_since(zero) for event in self._events)
 
     def close(self) -> None:
@@ -76,11 +76,11 @@ class Mark:
     over: bool = False
 
     def happened(self) -> bool:
-        """Whether it is there, without waiting."""
+        """Whether the work has finished; does not wait."""
         return self.over or self.event.query()
 
     def wait(self) -> None:
-        """Wait for it, once, and raise what the work failed with. The event may be recorded anew from then on."""
+        """Wait for the work and raise its error, if any. Call it once, because the event is reused afterwards."""
         self.event.synchronize()
         self.over = True
         self.slot.spare.append(self.event)
@@ -88,7 +88,7 @@ class Mark:
 
 @dataclass(eq=False)
 class StreamSlot:
-    """One stream of one device with its device arrays: where chunks are worked on, in the order they are queued."""
+    """One stream of one device with its device arrays. It processes chunks in the order they are queued."""
 
     number: int
     device: Device
@@ -97,7 +97,7 @@ class StreamSlot:
     outputs: tuple[DeviceArray, ...]
     queued: deque[Mark] = field(default_factory=deque)
     spare: deque[Event] = field(default_factory=deque)
-    last: int = -1  # the last chunk that was queued here
+    last: int = -1  # the last chunk queued here
 
     @classmethod
     def make(
@@ -112,13 +112,13 @@ class StreamSlot:
         return cls(number, device, stream, tuple(arrays[: len(inputs)]), tuple(arrays[len(inputs) :]))
 
     def waiting(self) -> int:
-        """How many chunks are queued and not done."""
+        """Return the number of chunks that are queued and not finished."""
         while self.queued and self.queued[0].happened():
             self.queued.popleft()
         return len(self.queued)
 
     def mark(self, index: int) -> Mark:
-        """The work of chunk `index` is all queued. Who waits for the mark gives its event back."""
+        """Record that all work of chunk `index` is queued. Waiting for the mark returns its event to `spare`."""
         event = self.spare.pop() if self.spare else Event(self.device.context, timing=False, blocking=True)
         event.record(self.stream)
         mark = Mark(self, event)

@@ -1,4 +1,4 @@
-"""The arguments that a pipeline passes to its caller's functions: the chunk to work on, the progress of the run."""
+"""Arguments that a pipeline passes to its caller's functions: the chunk to process, the progress of the run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The chunk that a function works on. index: among this run's chunks. start, stop: its items.
+    """The chunk that a pipeline's function processes.
 
-    device, stream: where its work is to be queued.
+    Attributes:
+        index: Its number among the chunks of this run.
+        start, stop: The first item, and the item after the last.
+        device: The device with its arrays.
+        stream: The stream on which its work must be queued.
     """
 
     index: int
@@ -30,7 +34,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. items: finished. count: of how many; None where that is not known. gbps_in, gbps_out: GB/s."""
+    """The progress of a run.
+
+    Attributes:
+        items: Finished items.
+        count: All items; None if unknown.
+        seconds: Time since the start.
+        gbps_in: Mean rate to the devices, in GB/s.
+        gbps_out: Mean rate to the host, in GB/s.
+    """
 
     items: int
     count: int | None

@@ -1,8 +1,8 @@
-"""The run of a pipeline: readers, the queueing of work on the devices' streams, writers, and the end in any case.
+"""The run of a pipeline: reader threads, queueing of work on the devices' streams, writer threads, and clean-up.
 
-A chunk's way: a reading thread takes the next ticket and a pinned buffer that no copy uses any more, and fills it; the
-caller's thread queues its copy to a device, the function's work and the copy back on one stream; a writing thread waits
-for that and gives the result to the sink.
+For each chunk, a reader thread takes the next ticket and an unused pinned buffer, and fills it. The caller's thread
+queues the copy to a device, the function's work and the copy back on one stream. A writer thread waits for the stream
+and passes the result to the sink.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from cudakit.pipeline.tickets import Ticket, Tickets
 if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
 
-_PROGRESS = 0.1  # seconds between two calls of a progress function
-_PATIENCE = 2.0  # seconds that a failure waits for a reader that is held up by its source
-_POLL = 0.0002  # seconds between two looks at streams that are all full
+_PROGRESS = 0.1  # seconds between calls of the progress function
+_PATIENCE = 2.0  # seconds to wait, after a failure, for a reader that is blocked by its source
+_POLL = 0.0002  # seconds between polls while all streams are full
 
 
 class Execution:
-    """One run of a request. Made and used once."""
+    """One run of a request; not reusable."""
 
     def __init__(
         self, request: RunRequest, layout: BufferLayout, tickets: Tickets, finished: Sequence[Sequence[Range]]
@@ -55,7 +55,7 @@ class Execution:
         self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(request.devices))}
         self.all_clocks: list[Clock] = []
         self.stage = "copy"  # of the chunk that is being queued
-        self.queued = -1  # the last chunk whose work is all queued
+        self.queued = -1  # the last chunk that was queued completely
         self._told = 0.0
         devices = request.devices
         self.report = PipelineReport(
@@ -64,7 +64,7 @@ class Execution:
         )  # fmt: skip
 
     def run(self) -> PipelineReport:
-        """Run it. Raises PipelineError from what stopped it; the buffers are given back in any case."""
+        """Run it. Raises PipelineError from the failure that stopped it. The buffers are always freed."""
         request, state = self.request, self.state
         before = process_memory.peak_from_now()
         interrupted: BaseException | None = None
@@ -76,7 +76,7 @@ class Execution:
             interrupted = self._work()
             seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
-                # What a function has queued elsewhere than on its chunk's stream has not been waited for by anybody.
+                # Wait for work that the function queued on streams other than its chunk's.
                 for device in request.devices:
                     device.synchronize()
                 self._finish_sinks()
@@ -98,13 +98,13 @@ class Execution:
             except OSError as error:
                 end = self._count()
                 raise PipelineError(
-                    f"every chunk is done, and finishing the output failed: {type(error).__name__}: {error}. "
+                    f"all chunks are done, but finishing the output failed: {type(error).__name__}: {error}. "
                     f"{self._kept()}.",
                     chunk=self.state.chunks_done, start=end, stop=end, stage="write", report=self.report,
                 ) from error  # fmt: skip
 
     def _work(self) -> BaseException | None:
-        """Start the threads, queue everything, and see the threads end. Gives what interrupted it, if anything did."""
+        """Start the threads, queue all chunks, and join the threads. Returns the interruption (Ctrl-C), if any."""
         request, state = self.request, self.state
         reader = ChunkReader(
             state, iter(self.tickets), request.indexed, request.inputs, request.devices[0].context, self.layout.chunk,
@@ -128,7 +128,7 @@ class Execution:
             self._queue()
         except Stopped:
             pass
-        except BaseException as error:  # Ctrl-C: what is computed is written, then it is raised again
+        except BaseException as error:  # Ctrl-C: computed chunks are written, then it is raised again
             interrupted = error
         finally:
             with state.condition:
@@ -143,12 +143,12 @@ class Execution:
                     state.stopped = True
                     state.condition.notify_all()
                 for thread in readers:
-                    # One that waits for a source that gives nothing ends when that does; it touches nothing more.
+                    # A reader that is blocked by its source ends when that returns; it uses no shared state then.
                     thread.join(None if state.failure is None and interrupted is None else _PATIENCE)
         return interrupted
 
     def _item(self, number: int) -> list[HostArray]:
-        """The inputs of one item, read again where that can be."""
+        """Read the inputs of one item again; none if they come from a generator."""
         arrays = []
         for source in self.request.indexed:
             array = np.empty((1, *source.item.shape), source.item.dtype)
@@ -161,14 +161,14 @@ class Execution:
         return self.tickets.skipped + self.state.items_done if count is None else count
 
     def _copy_bytes(self) -> int:
-        """What the link is measured with: a chunk's copy, within the budget of pinned memory."""
+        """Bytes per copy in the measurement of the link: those of a chunk, within the budget of pinned memory."""
         layout, request = self.layout, self.request
         each = max([item.nbytes for item in (*request.inputs, *request.outputs)], default=1) * layout.chunk
         return max(min(each, layout.host_budget // (2 * len(request.devices))), 1)
 
     def _make(self) -> None:
         request, layout = self.request, self.layout
-        # Slots of one device after another's, so that neighbouring chunks go to different devices.
+        # Slots alternate between devices, so that consecutive chunks go to different devices.
         for number in range(layout.streams * len(request.devices)):
             device = request.devices[number % len(request.devices)]
             self.slots.append(StreamSlot.make(number, device, request.inputs, request.outputs, layout.chunk))
@@ -177,7 +177,7 @@ class Execution:
             (request.outputs, layout.out_buffers, self.state.out_free),
         ):
             for _ in range(count):
-                pinned = request.devices[0].pinned  # for all of them: pinned memory is the process's
+                pinned = request.devices[0].pinned  # usable by all devices of the process
                 buffer = HostBuffer(tuple(pinned((layout.chunk, *item.shape), item.dtype) for item in items))
                 self.buffers.append(buffer)
                 free.append(buffer)
@@ -191,7 +191,7 @@ class Execution:
     # Queueing ---------------------------------------------------------------------------------------------------------
 
     def _queue(self) -> None:
-        """The caller's thread: every chunk in its order, as soon as it has been read and there is room for it."""
+        """Queue every chunk in order, when it has been read and a slot is free. Runs in the caller's thread."""
         state, index = self.state, 0
         while True:
             state.wait_for(functools.partial(self._next_is_known, index), "reading", self._tell)
@@ -206,7 +206,7 @@ class Execution:
             self.stage = "device"
             try:
                 slot = self._free_slot()
-            except CudakitError as error:  # a stream that tells of earlier work
+            except CudakitError as error:  # a stream reports the failure of earlier work
                 state.fail(ticket, self.stage, error)
                 return
             try:
@@ -222,7 +222,7 @@ class Execution:
         return index in self.state.ready or (self.state.end is not None and index >= self.state.end)
 
     def _free_slot(self) -> StreamSlot:
-        """The slot with the least to do: a device that is free gets the next chunk. Waits while all are full."""
+        """Return the slot with the fewest queued chunks, so that idle devices come first. Waits while all are full."""
         begin = time.perf_counter()
         while True:
             slot = min(self.slots, key=lambda slot: (slot.waiting(), slot.last))
@@ -290,7 +290,7 @@ class Execution:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def _tell(self, force: bool = False) -> float:
-        """Call the progress function where it is due. Gives the seconds until it is due again."""
+        """Call the progress function if it is due. Returns the seconds until the next call."""
         if self.request.options.progress is None:
             return _PROGRESS if force else 1.0
         now = time.perf_counter()
@@ -302,11 +302,11 @@ class Execution:
                     state.bytes_in / seconds / 1e9, state.bytes_out / seconds / 1e9,
                 )
             )  # fmt: skip
-            self._told = now = time.perf_counter()  # from its end: one that takes long is not all that is done
+            self._told = now = time.perf_counter()  # counted from the call's end, so a slow function does not dominate
         return max(self._told + _PROGRESS - now, 0.001)
 
     def _close(self) -> None:
-        """Give back what was made. After a failure none of it may raise over the failure's own error."""
+        """Free all resources. After a failure, errors here are suppressed, so that they do not hide the failure."""
         broken = self.state.failure is not None
         for slot in self.slots:
             with contextlib.suppress(CudakitError) if broken else contextlib.nullcontext():
@@ -318,7 +318,7 @@ class Execution:
             state.in_free.clear()
             state.out_free.clear()
         for ticket in left:
-            # A traceback keeps them for as long as somebody looks at it, and with them the pinned memory.
+            # A traceback can keep the tickets alive, which would keep the pinned memory.
             ticket.arrays, ticket.results, ticket.buffer, ticket.out = (), (), None, None
         made: list[Any] = [*self.slots, *self.buffers, *self.all_clocks, *(event for event, _ in self.zero.values())]
         for thing in [*made, *self.request.sources, *self.request.sinks]:
@@ -355,10 +355,11 @@ class Execution:
         advice = ""
         if isinstance(error, OutOfMemory):
             advice = (
-                " What the function allocates comes on top of the pipeline's buffers: give a smaller chunk= or memory=."
+                " The function's own allocations come on top of the pipeline's buffers: pass a smaller chunk= or "
+                "memory=."
             )
         if failure.stage == "device" and self.queued > ticket.index:
-            names += f", or one up to chunk {self.queued}, which were queued beside it"
+            names += f"; or a later chunk up to {self.queued}, queued at the same time"
         return PipelineError(
             f"chunk {ticket.index} ({names}) failed in {_STAGES[failure.stage]}: {type(error).__name__}: {error}."
             f"{advice} {self._kept()}.",
@@ -366,14 +367,14 @@ class Execution:
         )  # fmt: skip
 
     def _kept(self) -> str:
-        """What a stopped run has left, in words."""
+        """Describe the finished results of a stopped run."""
         sinks = self.request.sinks
         places = [sink.where for sink in sinks if sink.where]
         kept = f"{self.state.chunks_done:,} chunks of this run are finished"
         if places and (self.state.chunks_done or self.tickets.skipped):
             kept += f", in {', '.join(places)}"
             if not any(sink.forgets for sink in sinks):
-                kept += "; resume=True goes on from there"
+                kept += "; pass resume=True to continue"
         return kept
 
 

@@ -1,4 +1,4 @@
-"""`pipeline.run`: the arguments become a request, the request a layout, and both a run."""
+"""`pipeline.run`: check the arguments (`RunRequest`), size the buffers (`plan`), and run (`Execution`)."""
 
 from __future__ import annotations
 
@@ -40,27 +40,46 @@ def run(
     timeline: bool = False,
     measure: bool | None = None,
 ) -> PipelineReport:
-    """Put every item of `sources` through `function` and give the results to `sinks`.
+    """Apply `function` to all items of `sources`, chunk by chunk, and write the results to `sinks`.
 
-    function: function(chunk, *inputs, *outputs) queues work on `chunk.stream` that fills the output arrays from the
-    input arrays, all on `chunk.device`, of shape (items, *item.shape); it does not wait. The arrays are used again for
-    a later chunk, in the stream's order. sources: one source or a tuple of them, of as many items each: numpy arrays,
-    memory maps, paths of `.npy` files, folders or lists of them, `Filled`, or one generator of blocks; () for results
-    that are made from nothing, with `count`. sinks: one or a tuple: arrays, memory maps, an `.npy` path, a folder, a
-    function of (start, stop, items), or None to drop the results once they are on the host; () where there are none.
-    outputs: (shape, dtype) of one result, or a list of them, one a sink; unless given, what the sink holds, or else the
-    first source's. count: how many items to take; all unless given. devices: a Device or several, to each of which
-    chunks go as it is free; the default one unless given. chunk: items; by default 64 MiB of them, fewer where the
-    budgets ask for it. streams: on each device. memory: bytes of device memory for the buffers, on each device; half of
-    what is free unless given. host_memory: bytes of pinned memory; a quarter of the machine's unless given. readers,
-    writers: threads. resume: go on where an earlier run into these sinks stopped, after a kill too. overwrite: begin
-    anew, over what is there. finite: refuse results that are not finite. progress: called with a Progress some ten
-    times a second. timeline: keep the spans of every chunk. measure: measure the link first, for the bound, which takes
-    half a second on a GPU; done where a gigabyte or more is to pass, unless said.
+    Args:
+        function: `function(chunk, *inputs, *outputs)` queues work on `chunk.stream` that computes the output arrays
+            from the input arrays, and does not wait. The arrays are on `chunk.device` and have the shape (items,
+            *item.shape). They are reused for later chunks of the same stream, in stream order.
+        sources: One source, or a tuple of sources with equal numbers of items: numpy arrays, memory maps, paths of
+            `.npy` files, folders or lists of such files, `Filled`, or one generator of blocks. () if results need no
+            input; then pass `count`.
+        sinks: One sink, or a tuple: arrays, memory maps, a path of an `.npy` file, a folder, a function of (start,
+            stop, items), or None to drop the results after the copy to the host. () if there are no results.
+        outputs: (shape, dtype) of one result, or a list with one pair per sink; if None, those of the sink, or else of
+            the first source.
+        count: Number of items to process; all if None.
+        devices: One Device or several; each chunk goes to the device with the least queued work. The default device if
+            None.
+        chunk: Items per chunk; if None, 64 MiB of items, or fewer if the memory budgets require it.
+        streams: Streams per device.
+        memory: Device memory for the buffers, in bytes per device; half of the free memory if None.
+        host_memory: Pinned memory for the buffers, in bytes; a quarter of the machine's available memory if None.
+        readers, writers: Number of threads.
+        resume: Continue an earlier run into the same sinks that stopped or was killed.
+        overwrite: Start again, and replace existing results.
+        finite: Stop with an error if a result is not finite.
+        progress: Called with a `Progress` about ten times per second.
+        timeline: Record the spans of every chunk in the report.
+        measure: Measure the link first, for the report's bound, which takes half a second on a GPU; if None, only if a
+            gigabyte or more is copied.
 
-    Returns a PipelineReport. Raises PipelineError, from its cause, for what fails underway. What could not succeed is
-    refused before anything is written: PipelineRefused for files (FileMissing, FileOccupied, OutputBusy if another run
-    is writing there, ContentsRefused if a resumed run's job or source was changed), ValueError, TypeError, OutOfMemory.
+    Returns:
+        The report of the run.
+
+    Raises:
+        PipelineError: If the run fails; its `__cause__` is the failure.
+        PipelineRefused: If a file or folder cannot be used, before anything is written: FileMissing, FileOccupied,
+            OutputBusy if another run is writing there, or ContentsRefused if the job or a source of a resumed run has
+            changed.
+        ValueError: If arguments do not fit each other.
+        TypeError: If an argument has a wrong type.
+        OutOfMemory: If the buffers cannot be allocated.
     """
     options = Options(
         chunk, streams, memory, host_memory, readers, writers, resume, overwrite, finite, progress, timeline, measure
@@ -84,7 +103,7 @@ def run(
 
 @contextlib.contextmanager
 def _refused(sources: Any, sinks: Any) -> Iterator[None]:
-    """Raises what the system refuses before the run as PipelineRefused, with what was requested."""
+    """Convert errors of the system before the run to PipelineRefused, which states what was requested."""
     try:
         yield
     except PipelineRefused:
@@ -94,8 +113,8 @@ def _refused(sources: Any, sinks: Any) -> Iterator[None]:
         if isinstance(error, UnicodeError):
             kind = ContentsRefused
         raise kind(
-            f"the pipeline was not started: {type(error).__name__}: {error}. It was to read {_short(sources)} and "
-            f"write {_short(sinks)}: check that these exist and can be used"
+            f"the pipeline was not started: {type(error).__name__}: {error}. Check that its sources, "
+            f"{_short(sources)}, and its sinks, {_short(sinks)}, exist and can be used"
         ) from error
 
 
@@ -105,8 +124,8 @@ def _short(given: Any) -> str:
 
 
 def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Range]]:
-    """Opens every sink. Returns the ranges of items that each holds already. Raises ValueError for a run that cannot be
-    resumed."""
+    """Open every sink, and return the ranges of items that each already has. Raises ValueError if `resume` was
+    requested for a run that cannot be resumed."""
     options = request.options
     if options.resume:
         kept = [sink.forgets for sink in request.sinks if sink.forgets]
@@ -117,7 +136,7 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
         spec = SinkSpec(item, request.total, request.origin, options.resume, options.overwrite)
         try:
             finished.append(sink.open(spec))
-        except OutputBusy:  # this very sink may be the one that the other run writes to
+        except OutputBusy:  # not closed: the other run may be writing to the same sink object
             raise
         except BaseException:
             sink.close()
@@ -127,7 +146,7 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
 
 
 def _tickets(request: RunRequest, chunk: int, finished: list[list[Range]]) -> Tickets:
-    """The chunks that are left: all that some sink does not hold yet."""
+    """Return the remaining chunks: those with items that at least one sink does not have."""
     done = finished[0] if finished else []
     for ranges in finished[1:]:
         done = common(done, ranges)

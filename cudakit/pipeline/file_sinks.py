@@ -1,7 +1,7 @@
 """Sinks that write one file: a memory map, or an `.npy` file.
 
-A file appears under its own name only when it is whole; what a stopped run has finished stays beside it, with a journal
-of it, and `resume=True` goes on from there. While a run writes, it holds the output's lock.
+An `.npy` file gets its own name only when it is complete. A stopped run leaves its finished items and their journal
+next to it, and `resume=True` continues from there. While a run writes, it holds the output's lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cudakit.pipeline.sources import Item
 
 
 class _JournaledSink(Sink):
-    """Items at their places in a file, with a journal of those that are there."""
+    """Writes items at their offsets in a file, with a journal of the items that are written."""
 
     def __init__(self, path: Path, lock: Path) -> None:
         self.path = path
@@ -43,21 +43,21 @@ class _JournaledSink(Sink):
         """Remove this run's file of results, which has no finished item."""
 
     def _begin(self, spec: SinkSpec, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
-        """The journal, and the ranges that it records of an earlier run."""
+        """Return the journal, and the ranges that it records of an earlier run."""
         journal = Journal(self._record, {**spec.job(), **what})
         self._item = spec.item
         if not self._record.exists() or spec.overwrite:
             return journal, []
         if not spec.resume and journal.began():
             raise FileOccupied(
-                f"an unfinished run's results are at {self.where}, by its record {self._record}: pass resume=True to "
-                "go on from there, or overwrite=True to begin anew"
+                f"{self.where} has the results of an unfinished run, recorded in {self._record}: pass resume=True to "
+                "continue it, or overwrite=True to start again"
             )
         return journal, journal.finished(spec.count) if spec.resume else []
 
     def _follow(self, journal: Journal, finished: list[Range], file: Path, flags: int) -> None:
-        """Begin the journal, then open the file it is about: a file without a journal is not this run's."""
-        with explained(f"{file}, the place for the results,", "name another output, or make room"):
+        """Create the journal, then open its file, in this order: a file without a journal belongs to no run."""
+        with explained(f"{file}, the place for the results,", "pass another output, or free disk space"):
             self._journal = journal
             journal.open(finished)
             self._file = os.open(file, flags, 0o666)
@@ -90,17 +90,26 @@ class _JournaledSink(Sink):
 
 
 class ToMap(_JournaledSink):
-    """The items of a memory map that can be written. They are written to its file, which the map shows: a disk that is
-    full is then an error; a write to the map would end the process with SIGBUS. Runs in several processes may each
-    write a slice of one map."""
+    """Writes to the file of a memory map, so that the map shows the results.
+
+    If the disk is full, this raises an error, whereas a write to the map would end the process with SIGBUS. Runs in
+    several processes may write slices of one map.
+
+    Args:
+        array: The memory map, of mode "r+" or "w+" and without gaps; its first axis counts the items.
+
+    Raises:
+        ValueError: If the map is read-only or has gaps.
+    """
 
     def __init__(self, array: np.memmap[Any, Any]) -> None:
         path = file_of(array)
         if array.mode not in ("r+", "w+") or path is None:
-            raise ValueError(f"a memory map of mode {array.mode!r} cannot be written to: open it with 'r+'")
+            raise ValueError(f"the memory map must have mode 'r+' or 'w+', got {array.mode!r}: open it with 'r+'")
         if array.ndim == 0 or not is_contiguous(array.shape, array.strides, array.itemsize):
             raise ValueError(
-                f"a memory map of shape {array.shape} and strides {array.strides} has gaps: give all of it"
+                f"the memory map has gaps (shape {array.shape}, strides {array.strides}): pass a contiguous part, or "
+                "the whole map"
             )
         real = path.resolve()
         super().__init__(path, real.with_name(real.name + ".lock"))
@@ -113,7 +122,7 @@ class ToMap(_JournaledSink):
 
     @property
     def _record(self) -> Path:
-        # by its place: two maps of one file have a journal each
+        # named by offset: several maps of one file have a journal each
         return self.path.with_name(f"{self.path.name}.{self._offset}.journal")
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
@@ -127,7 +136,7 @@ class ToMap(_JournaledSink):
     def open(self, spec: SinkSpec) -> list[Range]:
         expect_same_item(self.item(), spec.item, f"the memory map of {self.path}")
         if spec.count is not None and spec.count != len(self.array):
-            raise ValueError(f"{spec.count:,} items were asked for, and {self.path} holds {len(self.array):,}")
+            raise ValueError(f"{self.path} must have room for {spec.count:,} items, got {len(self.array):,}")
         end = self._offset + self.array.nbytes
         self._lock.take((self._offset, end), self.path)
         journal, finished = self._begin(spec, {"offset": self._offset})
@@ -138,7 +147,11 @@ class ToMap(_JournaledSink):
 
 
 class ToFile(_JournaledSink):
-    """One `.npy` file of all items. Until it is whole it is FILE.part, with its journal FILE.journal beside it."""
+    """Writes all items to one `.npy` file. Until it is complete it is FILE.part, with its journal FILE.journal.
+
+    Args:
+        path: The file.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         path = Path(path)
@@ -157,15 +170,15 @@ class ToFile(_JournaledSink):
         if there and not spec.overwrite and not (spec.resume and begun and self._part.exists()):
             count = _whole(self.path, spec) if spec.resume else None
             if count is None:
-                raise FileOccupied(f"{self.path} is there already: pass overwrite=True, or name another file")
+                raise FileOccupied(f"{self.path} already exists: pass overwrite=True, or another file")
             if count:
                 spec.origin.expect_older(None, self.path, self.path.stat().st_mtime_ns)
-            self._record.unlink(missing_ok=True)  # of a run that was killed as it ended
+            self._record.unlink(missing_ok=True)  # left by a run that was killed at its end
             return merged([(0, count)])
         if self._part.exists() and not begun and not spec.overwrite:
             raise FileOccupied(
-                f"{self._part}, the place for unfinished results, exists without a journal, so no run of a pipeline "
-                "left it there: remove it, pass overwrite=True, or name another file"
+                f"{self._part}, the place for unfinished results, exists without a journal, so it is not from a "
+                "pipeline: remove it, pass overwrite=True, or pass another file"
             )
         if not spec.overwrite and not begun:
             expect_disk(self.path.parent, spec, 0)
@@ -180,7 +193,7 @@ class ToFile(_JournaledSink):
         self._replaces = spec.overwrite or there
         self._follow(journal, finished, self._part, os.O_RDWR | os.O_CREAT | (0 if finished else os.O_TRUNC))
         if self._file is not None:
-            with explained(f"{self._part}, the place for the results,", "name another output, or make room"):
+            with explained(f"{self._part}, the place for the results,", "pass another output, or free disk space"):
                 write_whole(self._file, np.frombuffer(header, np.uint8), 0)
                 if spec.count is not None:
                     os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes)
@@ -192,19 +205,19 @@ class ToFile(_JournaledSink):
         super().finish(count)
         self._whole = False
         os.pwrite(self._file, npy_header_bytes(count, self._item), 0)
-        # A reader that finds the file under its name finds all of it, after a loss of power too.
+        # Synced before it is renamed, so that the file is complete under its name even after a power failure.
         os.fsync(self._file)
         if self.path.exists() and not self._replaces:
             raise FileOccupied(
-                f"{self.path} was made by another program during the run: move it, and pass resume=True to put the "
-                "results there"
+                f"{self.path} was made by another program during the run: move it, and pass resume=True to save the "
+                "results"
             )
         self._part.replace(self.path)
         self._whole = True
 
 
 def npy_header_bytes(count: int | None, item: Item) -> bytes:
-    """An `.npy` file's header for `count` items, or for one alone; as long for any count."""
+    """Return an `.npy` header for `count` items, or for one item if None; its length does not depend on `count`."""
     text = io.BytesIO()
     shape = item.shape if count is None else (count, *item.shape)
     described = {"descr": np.lib.format.dtype_to_descr(item.dtype), "fortran_order": False, "shape": shape}
@@ -213,39 +226,39 @@ def npy_header_bytes(count: int | None, item: Item) -> bytes:
 
 
 def expect_folder(path: Path) -> None:
-    """Raises FileMissing if the folder for a result does not exist."""
-    with explained(f"{path}, the place for the results,", "name another place"):
+    """Raise FileMissing if the folder for a result does not exist."""
+    with explained(f"{path}, the place for the results,", "pass another path"):
         there = path.parent.is_dir()
     if not there:
-        raise FileMissing(f"there is no folder {path.parent} for {path.name}: make it first, or name another place")
+        raise FileMissing(f"there is no folder {path.parent} for {path.name}: make it first, or pass another path")
 
 
 def expect_size(path: Path, record: Path, due: int, *, exact: bool) -> None:
-    """Raises ContentsRefused if unfinished results have fewer bytes than their journal requires (or, with `exact`,
+    """Raise ContentsRefused if unfinished results have fewer bytes than their journal requires (or, with `exact`,
     more)."""
     there = path.stat().st_size if path.exists() else 0
     if there < due or (exact and there != due):
         raise ContentsRefused(
-            f"{path} has {there:,} bytes, and by its record {record} it should have {due:,}: it was changed since. Put "
-            "it back, or pass overwrite=True to begin anew"
+            f"{path} has {there:,} bytes, and its record {record} requires {due:,}: it has been changed. Restore it, "
+            "or pass overwrite=True to start again"
         )
 
 
 def expect_disk(folder: Path, spec: SinkSpec, finished: int) -> None:
-    """Raises FileRefused if the disk has no room for the results that are left, before any work is done."""
+    """Raise FileRefused if the disk has no room for the remaining results."""
     if spec.count is None:
         return
     disk = os.statvfs(folder)
     free, due = disk.f_bavail * disk.f_frsize, (spec.count - finished) * spec.item.nbytes
     if due > free:
         raise FileRefused(
-            f"{due / 1e9:,.1f} GB of results are to go to {folder}, and {free / 1e9:,.1f} GB are free there: make "
-            "room, name another place, or drop the results (a null sink)"
+            f"the results need {due / 1e9:,.1f} GB in {folder}, and {free / 1e9:,.1f} GB are free there: free disk "
+            "space, pass another path, or drop the results (None as sink)"
         )
 
 
 def _whole(path: Path, spec: SinkSpec) -> int | None:
-    """How many items a finished file holds; None where it is no file of this job's."""
+    """Return the number of items in a finished file; None if the file does not fit this job."""
     shape, _, offset = npy_header(path)
     count = shape[0] if shape else 0
     if not shape or (spec.count is not None and count != spec.count):

@@ -1,4 +1,4 @@
-"""Files of a pipeline: the header of an `.npy` file, the place of a memory map, and whole reads and writes."""
+"""Files of a pipeline: the header of an `.npy` file, the offset of a memory map, and complete reads and writes."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from cudakit.pipeline.refusals import ContentsRefused, explained
 HostArray = npt.NDArray[Any]
 
 _GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
-_PIECE = 1 << 30  # Linux reads and writes 2^31 bytes a call at most
+_PIECE = 1 << 30  # Linux reads and writes at most 2^31 bytes per call
 
 
 def file_of(array: np.memmap[Any, Any]) -> Path | None:
-    """The file of a memory map; None for a result of arithmetic, which has only the type."""
+    """Return the file of a memory map; None for a result of arithmetic, which only has the type of a map."""
     mapped: Any = array._mmap  # type: ignore[attr-defined]
     return None if array.filename is None or mapped is None else Path(array.filename)
 
 
 def place_in_file(array: np.memmap[Any, Any]) -> int:
-    """The offset of a memory map's first element in its file. A slice keeps the whole map's `offset`, so it comes from
-    the address."""
+    """Return the offset of a memory map's first element in its file.
+
+    It is computed from the address, because a slice has the `offset` of the whole map.
+    """
     mapped: Any = array._mmap  # type: ignore[attr-defined]
     begin = array.offset - array.offset % _GRANULARITY
     return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
 
 
 def is_result(name: str) -> bool:
-    """Whether a file of this name in a folder is an item's."""
+    """Whether a file of this name in a folder is an item."""
     return name.endswith(".npy") and not name.startswith(".")
 
 
 def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape, dtype and offset of the data of an `.npy` file. Raises ContentsRefused for one that cannot be streamed.
+    """Return shape, dtype and data offset of an `.npy` file. Raises ContentsRefused if it cannot be read in ranges.
 
-    dtype_: the elements' dtype, if the file's is only a name for bytes (bfloat16); of the same size.
+    dtype_: the elements' dtype, if the file's dtype only states the size (bfloat16); it must have the same size.
     """
-    with explained(f"the source {str(path)!r}", "name an .npy file, a folder of them, or a list of their paths"):
+    with explained(f"the source {str(path)!r}", "pass an .npy file, a folder of them, or a list of their paths"):
         try:
             with path.open("rb") as file:
                 version = np.lib.format.read_magic(file)
@@ -51,22 +53,23 @@ def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtyp
                 )
                 shape, fortran, dtype = read(file)
                 offset = file.tell()
-        except UnicodeEncodeError:  # of the path itself
+        except UnicodeEncodeError:  # in the path
             raise
-        except Exception as error:  # numpy's reader raises several kinds of errors for damaged headers
+        except Exception as error:  # numpy's reader raises errors of several types for damaged headers
             if isinstance(error, OSError):
                 raise
-            raise ContentsRefused(
-                f"{path} is no .npy file that can be read: {error}. Write it with numpy.save"
-            ) from error
+            raise ContentsRefused(f"{path} is not a readable .npy file: {error}. Write it with numpy.save") from error
     if dtype.hasobject:
-        raise ContentsRefused(f"{path} holds Python objects: save an array of numbers")
+        raise ContentsRefused(f"{path} has Python objects: save an array of numbers")
     if fortran and len(shape) > 1:
         raise ContentsRefused(f"{path} is in Fortran order: save it with numpy.ascontiguousarray first")
     if dtype_ is not None:
         known = as_dtype(dtype_)
         if known.itemsize != dtype.itemsize:
-            raise ContentsRefused(f"{path} holds elements of {dtype.itemsize} bytes, and {known} has {known.itemsize}")
+            raise ContentsRefused(
+                f"{path} has elements of {dtype.itemsize} bytes, and {known} has {known.itemsize}: pass a dtype of the "
+                "same size"
+            )
         dtype = known
     return tuple(int(extent) for extent in shape), dtype, offset
 
@@ -79,13 +82,13 @@ def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
         got = os.preadv(file, [data[done : done + _PIECE]], offset + done)
         if got == 0:
             raise EOFError(
-                f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes before the end of what was due"
+                f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes too early: write the file again"
             )
         done += got
 
 
 def write_whole(file: int, data: HostArray, offset: int) -> None:
-    """Write a contiguous array to a place in a file."""
+    """Write a contiguous array to a file at `offset`."""
     view = as_bytes(data)
     done = 0
     while done < len(view):
@@ -93,6 +96,6 @@ def write_whole(file: int, data: HostArray, offset: int) -> None:
 
 
 def as_bytes(array: HostArray) -> memoryview:
-    """The bytes of a contiguous array, in place."""
+    """Return the bytes of a contiguous array, without a copy."""
     flat: Any = array.reshape(-1).view(np.uint8) if array.nbytes else b""
     return memoryview(flat)

@@ -20,16 +20,19 @@ from cudakit.pipeline.ranges import Range, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
 from cudakit.pipeline.sink import Sink, SinkSpec
 
-_TOGETHER = 32  # files whose data goes to disk at the same time
-_SYNCS = 8  # threads that wait for it
+_TOGETHER = 32  # files per group that is synced to disk
+_SYNCS = 8  # threads that sync
 
 
 class ToFolder(Sink):
-    """A folder with one `.npy` file per item, under the item's own name. A file appears when it is whole and on disk.
+    """Writes one `.npy` file per item to a folder. A file gets its name when it is complete and on disk.
 
-    The names are those of the source's files, or the items' numbers. While the run is unfinished a record,
-    `.pipeline….json`, says what job it is. Runs in several processes may share a folder if their items have names of
-    their own, and different ones.
+    The names are those of the source's files, or the items' numbers. While the run is unfinished, the file
+    `.pipeline….json` records its job. Runs in several processes may share a folder if the items have names from their
+    sources, and all names differ.
+
+    Args:
+        path: The folder; it is made if it does not exist.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -45,7 +48,7 @@ class ToFolder(Sink):
 
     def open(self, spec: SinkSpec) -> list[Range]:
         expect_folder(self.path)
-        with explained(f"the folder {self.path} for results", "name another folder"):
+        with explained(f"the folder {self.path} for results", "pass another folder"):
             self.path.mkdir(exist_ok=True)
         names, record = None, self.path / ".pipeline.json"
         if spec.origin.named and spec.count is not None:
@@ -59,14 +62,14 @@ class ToFolder(Sink):
         results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name)} - elsewhere
         if results and not spec.overwrite and not spec.resume:
             raise FileOccupied(
-                f"{self.path} has {len(results):,} results already: pass resume=True to go on from there, "
-                "overwrite=True to write over them, or name another folder"
+                f"{self.path} already has {len(results):,} results: pass resume=True to continue, overwrite=True to "
+                "replace them, or another folder"
             )
         numbers = _numbers(spec, results)
         described = {**spec.job(), "names": names}
         self._expect_mine(spec, described, [] if spec.overwrite else numbers)
         if spec.overwrite:
-            # Left there, they would pass for this run's results if it is stopped and resumed.
+            # Removed, because a resumed run would take them for its own results.
             for number in numbers:
                 self._place(spec, number).unlink()
             numbers = []
@@ -82,8 +85,10 @@ class ToFolder(Sink):
         return self.path / f"{spec.label(number)}.npy"
 
     def _expect_mine(self, spec: SinkSpec, described: dict[str, Any], numbers: list[int]) -> None:
-        """Raises ContentsRefused if a resumed run would go on with another job's results. Records of runs that a new
-        run of the same items replaces are removed."""
+        """Raise ContentsRefused if a resumed run would continue another job's results.
+
+        Any other run removes the records of earlier runs with the same items.
+        """
         resumed = spec.resume and not spec.overwrite
         for path in self.path.glob(".pipeline*.json"):
             try:
@@ -104,8 +109,8 @@ class ToFolder(Sink):
                 status = os.fstat(file.fileno())
                 if status.st_size != size or file.read(len(self._header)) != self._header:
                     raise ContentsRefused(
-                        f"{path} is no result of this job, whose items are {spec.item}: the folder is of another job. "
-                        "Name another one, or pass overwrite=True"
+                        f"{path} is not a result of this job, whose items are {spec.item}: the folder is of another "
+                        "job. Pass another folder, or overwrite=True"
                     )
             spec.origin.expect_older(number, path, status.st_mtime_ns)
 
@@ -118,7 +123,7 @@ class ToFolder(Sink):
             self._write([(names[place], items[place : place + 1]) for place in due[at : at + _TOGETHER]])
 
     def _write(self, files: list[tuple[str, HostArray]]) -> None:
-        """Each file aside, then all their data to disk, then each under its name."""
+        """Write each file under a temporary name, sync all of them to disk, then rename them."""
         open_files: dict[Path, int] = {}
         try:
             for name, item in files:
@@ -148,7 +153,7 @@ class ToFolder(Sink):
             self._syncs.shutdown()
             self._syncs = None
         if self._recorded and not self._wrote and not self._there:
-            with contextlib.suppress(OSError):  # nothing is finished, so there is nothing to record
+            with contextlib.suppress(OSError):  # no item is finished, so no record is needed
                 self._record.unlink()
         self._recorded = False
         self._spec = None  # its origin holds the sources
@@ -156,7 +161,7 @@ class ToFolder(Sink):
 
 
 def _numbers(spec: SinkSpec, results: set[str]) -> list[int]:
-    """The items of a job whose names are among the files."""
+    """Return the numbers of the items whose names are among the files."""
     if spec.count is not None:
         return [number for number in range(spec.count) if f"{spec.label(number)}.npy" in results]
     stems = (name[: -len(".npy")] for name in results)

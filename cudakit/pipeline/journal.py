@@ -1,4 +1,4 @@
-"""The journal of a file's finished items, which outlives the process, and the comparison of two runs' jobs."""
+"""The journal, a file that lists the finished items of an output, and the comparison of two runs' jobs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from cudakit.pipeline.refusals import ContentsRefused, explained
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Write a small file so that it has its old contents or all of the new, whenever the process is killed."""
+    """Write a small file atomically: if the process is killed, the file has its old or its new contents."""
     aside = path.with_name(path.name + ".new")
     aside.write_text(text, encoding="utf-8")
     aside.replace(path)
 
 
 def read_text(path: Path) -> str:
-    """A journal's or a record's text. Raises FileMissing, FileRefused or ContentsRefused."""
-    with explained(f"{path}, the record of an unfinished run,", "pass overwrite=True to begin anew"):
+    """Read the text of a journal or a record. Raises FileMissing, FileRefused or ContentsRefused."""
+    with explained(f"{path}, the record of an unfinished run,", "pass overwrite=True to start again"):
         return path.read_text(encoding="utf-8")
 
 
 def expect_same_job(path: Path, before: Any, now: Mapping[str, Any]) -> None:
-    """Raises ContentsRefused if the job that `path` records is not this run's job."""
+    """Raise ContentsRefused if the job that `path` records is not this run's job."""
     if not isinstance(before, dict):
-        raise ContentsRefused(f"{path} is not the record of a run, or is damaged: pass overwrite=True to begin anew")
+        raise ContentsRefused(f"{path} is not the record of a run, or is damaged: pass overwrite=True to start again")
     changes = _changes("", before, json.loads(json.dumps(now)))
     if changes:
         raise ContentsRefused(
-            f"{path} is of another job, or its source was changed: {'; '.join(changes)}. Resume with the arguments "
-            "and the source of then, or pass overwrite=True to begin anew"
+            f"{path} is of another job, or its source has changed: {'; '.join(changes)}. Resume with the earlier "
+            "arguments and source, or pass overwrite=True to start again"
         )
 
 
 def _changes(name: str, before: Any, now: Any) -> list[str]:
-    """The differences of two jobs, in words. A hash that is None is unknown, and differs from nothing."""
+    """Describe the differences between two jobs. A hash of None is unknown, and counts as equal."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = sorted({*before, *now})
         return [text for key in keys for text in _changes(f"{name} {key}", before.get(key), now.get(key))]
@@ -52,11 +52,13 @@ def _changes(name: str, before: Any, now: Any) -> list[str]:
 
 
 class Journal:
-    """Which ranges of a file are written: a line with the job, then a line for each finished range.
+    """The list of a file's finished ranges: a line with the job, then one line per range.
 
-    A line is written after its range's data is on disk (fdatasync), so it holds after a loss of power. A thread does
-    that for all ranges that were added since its last time, while others go on writing. A process that is killed leaves
-    at most one torn line, which is not read. path: of the journal itself. job: what must be the same for a resumed run.
+    A line is written after the data of its range is on disk (fdatasync), so it is also valid after a power failure. A
+    thread does this for all ranges added since its last pass, while other threads write. If the process is killed, the
+    last line may be incomplete; it is then ignored.
+
+    path: of the journal itself. job: the values that must be the same for a resumed run.
     """
 
     def __init__(self, path: Path, job: Mapping[str, Any]) -> None:
@@ -73,17 +75,19 @@ class Journal:
 
     @property
     def added(self) -> bool:
-        """Whether it has any range."""
+        """Whether it has a range."""
         return bool(self._have)
 
     def began(self) -> bool:
-        """Whether an earlier run has finished any."""
+        """Whether an earlier run has finished a range."""
         return read_text(self.path).count("\n") > 1
 
     def finished(self, count: int | None) -> list[Range]:
-        """The items that an earlier run finished, of `count` (None: unknown). Raises ContentsRefused for another job's
-        journal, a changed source, and lines that no run of this job has written."""
-        job, *lines = read_text(self.path).split("\n")[:-1] or [""]  # text after the last line's end is a torn line
+        """Return the ranges that an earlier run finished. count: number of items; None if unknown.
+
+        Raises ContentsRefused if the journal is of another job, a source has changed, or a line is damaged.
+        """
+        job, *lines = read_text(self.path).split("\n")[:-1] or [""]  # drops an incomplete last line
         if not lines:
             return []
         try:
@@ -110,24 +114,24 @@ class Journal:
 
     def _damaged(self, line: str, why: str) -> ContentsRefused:
         return ContentsRefused(
-            f"{self.path} is damaged: its line {line!r} {why}. Pass overwrite=True to begin anew, or restore the file"
+            f"{self.path} is damaged: its line {line!r} {why}. Pass overwrite=True to start again, or restore the file"
         )
 
     def open(self, finished: Sequence[Range]) -> None:
-        """Begin the file, with what is finished already."""
+        """Create the journal with the ranges that are already finished."""
         self._have = list(finished)
         lines = [json.dumps(self._job, sort_keys=True), *(f"{start} {stop}" for start, stop in finished)]
         write_aside(self.path, "\n".join(lines) + "\n")
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
     def follow(self, data: int) -> None:
-        """Take ranges of the file that is open as `data` from now on."""
+        """Start the thread that records ranges of the open file `data`, a file descriptor."""
         self._data = data
         self._thread = threading.Thread(target=self._write, name="pipeline journal", daemon=True)
         self._thread.start()
 
     def add(self, start: int, stop: int) -> None:
-        """The items start..stop are written. Safe from several threads. Raises the error of an earlier range's line."""
+        """Record that items start..stop are written; thread-safe. Raises the error of an earlier range, if any."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -137,7 +141,7 @@ class Journal:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until every added range is on disk and has its line. Raises the error that prevented it."""
+        """Wait until every added range is on disk and recorded. Raises the error that prevented it."""
         with self._changed:
             while (self._pending or self._writing) and self._error is None:
                 self._changed.wait()
@@ -145,7 +149,7 @@ class Journal:
                 raise self._error
 
     def _write(self) -> None:
-        """The thread: data to disk, then the lines that claim it."""
+        """Sync the data to disk, then write the lines of its ranges. Runs in the journal's thread."""
         while True:
             with self._changed:
                 self._writing = False
@@ -169,11 +173,11 @@ class Journal:
             return
         end = os.fstat(self._file).st_size
         if os.write(self._file, lines) < len(lines):
-            os.ftruncate(self._file, end)  # half a line would be read as another range
+            os.ftruncate(self._file, end)  # the next line would be appended to half a line
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def close(self, *, remove: bool = False) -> None:
-        """End it once what was added has its lines. remove: the job is whole, and needs no journal."""
+        """Close it after all added ranges are recorded. remove: delete the journal, as the job is finished."""
         if self._thread is not None:
             with self._changed:
                 self._closing = True

@@ -1,4 +1,4 @@
-"""How much memory a pipeline takes: the size of its chunks, and how many buffers of them there are."""
+"""The memory of a pipeline: the size of its chunks, and the number of its buffers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from cudakit.pipeline.request import RunRequest
 if TYPE_CHECKING:
     from cudakit.device import Device
 
-# A copy of 64 MiB takes about a millisecond, against which what a chunk costs the host (some 100 us) is hidden.
+# A copy of 64 MiB takes about a millisecond, which hides the host's time per chunk (about 100 us).
 CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """The buffers of a pipeline. chunk: items. device_bytes: on each device. host_bytes: pinned, in all.
+    """The buffers of a pipeline.
 
-    in_buffers, out_buffers: how many sets of pinned arrays there are. host_budget: bytes of pinned memory at most.
+    chunk: items. in_buffers, out_buffers: number of sets of pinned arrays. device_bytes: device memory, in bytes per
+    device. host_bytes: pinned memory, in bytes. host_budget: the most bytes of pinned memory.
     """
 
     chunk: int
@@ -33,9 +34,11 @@ class BufferLayout:
 
 
 def plan(request: RunRequest) -> BufferLayout:
-    """The layout within the request's budgets: bytes of memory on each device, and bytes of pinned memory; by default
-    half of the free memory, and a quarter of the machine's available memory. Raises ValueError if the chunk, or a
-    single item, does not fit."""
+    """Return the layout within the request's budgets of device memory (per device) and pinned memory.
+
+    By default these are half of the free memory, and a quarter of the machine's available memory. Raises ValueError if
+    the requested chunk, or a single item, does not fit.
+    """
     options, devices, count, chunk = request.options, request.devices, request.total, request.options.chunk
     streams, memory, host_memory = options.streams, options.memory, options.host_memory
     staged = request.staged
@@ -55,7 +58,7 @@ def plan(request: RunRequest) -> BufferLayout:
     if chunk is None:
         chunk = max(CHUNK_BYTES // max(read, written, 1), 1)
         if count:
-            # Enough chunks that the streams overlap: a pipeline of one chunk is none.
+            # Several chunks per stream, so that streams overlap.
             chunk = min(chunk, max(-(-count // (4 * slots)), 1))
         chunk = max(min(chunk, most), 1)
     if count is not None:
@@ -63,16 +66,16 @@ def plan(request: RunRequest) -> BufferLayout:
     for what, argument, limit, each in limits:
         if chunk * each > limit:
             raise ValueError(
-                f"chunks of {chunk:,} items take {chunk * each:,} bytes of {what} for {streams} streams, and the "
+                f"chunks of {chunk:,} items need {chunk * each:,} bytes of {what} for {streams} streams, and the "
                 f"budget is {limit:,}: "
-                + (f"give chunk={most:,} or less, fewer streams, " if most > 0 else "give fewer streams, ")
+                + (f"pass chunk={most:,} or less, fewer streams, " if most > 0 else "pass fewer streams, ")
                 + f"or a larger {argument}="
             )
     return BufferLayout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)
 
 
 def _free(device: Device) -> int:
-    """Bytes of device memory that an allocation could have: what is free, and what the pool keeps for the next."""
+    """Bytes of device memory that can be allocated: the free memory, and unused memory of the pool."""
     context = device.context
     if not device.attribute("MEMORY_POOLS_SUPPORTED"):
         return device.memory_info().free
@@ -86,7 +89,7 @@ def _free(device: Device) -> int:
 
 
 def _available() -> int:
-    """Bytes of host memory that could be had without swapping."""
+    """Bytes of host memory that can be allocated without swapping."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""The rate of pinned copies between the host and the devices, measured in the run that it judges."""
+"""The rate of pinned copies between the host and the devices, measured in the same run as the pipeline."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cudakit.pipeline.report import Link
 if TYPE_CHECKING:
     from cudakit.device import Device
 
-_SECONDS = 0.04  # of each window: a thousand times what starting and ending it costs
+_SECONDS = 0.04  # per window: a thousand times the cost of starting and ending it
 _WINDOWS = 3
 
 
 def measure(devices: Sequence[Device], nbytes: int) -> Link:
-    """Copies of `nbytes` with all devices at once: one way, the other, and both together; the best of three windows.
+    """Measure copies of `nbytes` on all devices at once: to them, from them, and both; the best of three windows.
 
-    Takes two pinned and two device buffers of that size for each device, about half a second, and a GPU's clock is not
-    needed. They are given back before this returns.
+    It takes about half a second, and two pinned and two device buffers of `nbytes` per device, which are freed at the
+    end. It needs no device timer.
     """
     sides = []
     try:

@@ -1,9 +1,9 @@
-"""One run per output: the lock that a run holds on the results it writes.
+"""Locks of outputs: a run holds a lock on the results that it writes.
 
-The lock file is beside the output while a run writes there. Each run that writes has a line in it, its claim: its
-process id and the part of the output it writes. It holds a lock of the operating system on that line's first byte,
-which ends with the process, however it dies. Runs in several processes may share one output if their parts are
-disjoint: slices of one memory map, or differently named files of one folder.
+The lock file is next to the output while a run writes there. Each writing run has a line in it, its claim, with its
+process id and the part of the output it writes. The run holds a lock of the operating system on that line's first byte,
+which is released when the process ends, even if it is killed. Runs in several processes may share one output if their
+parts are disjoint: slices of one memory map, or files of one folder with different names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 from cudakit.pipeline.refusals import OutputBusy, explained
 
-#: What a run writes of an output: (first byte, byte after the last), names of files, or None for everything.
+#: The part of an output that a run writes: (first byte, byte after the last), names of files, or None for everything.
 Part = Sequence[int] | Sequence[str] | None
 
-_TURN = 1 << 62  # the byte whose lock a process holds while it reads or changes the claims
-_FLOCK = "hhqqi0q"  # struct flock: type, whence, start, length, process id
+_TURN = 1 << 62  # the byte that is locked while claims are read or changed
+_FLOCK = "hhqqi0q"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 
 
 def overlap(one: Part, other: Part) -> bool:
-    """Whether two parts of an output share anything."""
+    """Whether two parts of an output overlap."""
     if one is None or other is None:
         return True
     if not one or not other:
@@ -38,18 +38,18 @@ def overlap(one: Part, other: Part) -> bool:
 
 
 class OutputLock:
-    """Exclusive use of a part of one output. path: the lock file. It is removed by the last run that holds it."""
+    """Exclusive use of a part of one output. path: the lock file, which the last run that holds it removes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
-        self._claim = 0  # offset of the own line
+        self._claim = 0  # offset of this lock's line
         _made.add(self)
 
     def take(self, part: Part, output: Path) -> list[Part]:
-        """Claim `part` of `output`. Returns the parts of other runs that are writing now. Raises OutputBusy if one of
-        them overlaps."""
-        with explained(f"the lock file {self.path}, by which a run has {output} to itself,", "name another output"):
+        """Claim `part` of `output`, and return the parts that other runs are writing. Raises OutputBusy if one of them
+        overlaps."""
+        with explained(f"the lock file {self.path} of the output {output}", "pass another output"):
             while True:
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
                 try:
@@ -63,7 +63,7 @@ class OutputLock:
                         os.close(file)
 
     def _named(self, file: int) -> bool:
-        """Whether the open file still has its name: its last holder may have removed it since it was opened."""
+        """Whether the open file still has its name; its last holder may have removed it after it was opened."""
         try:
             return os.path.samestat(os.fstat(file), os.stat(self.path))
         except FileNotFoundError:
@@ -76,20 +76,20 @@ class OutputLock:
                 pid = int(claim["pid"])
                 here = "this process, in another run or for another output" if pid == os.getpid() else "another process"
                 raise OutputBusy(
-                    f"{output} is being written by process {pid} ({here}): wait until it has finished or stop it, or "
-                    "name another output",
+                    f"{output} is being written by process {pid} ({here}): wait until it has finished, stop it, or "
+                    "pass another output",
                     pid,
                 )
         if not others:
             os.ftruncate(file, 0)
         end = os.fstat(file).st_size
-        self._claim = end + 1  # on a line of its own, even if a process died within the last one
+        self._claim = end + 1  # on a new line, even if a killed process left an incomplete one
         os.pwrite(file, ("\n" + json.dumps({"pid": os.getpid(), "part": part}) + "\n").encode(), end)
         _set(file, self._claim, held=True)
         return [claim["part"] for claim in others]
 
     def release(self) -> None:
-        """End the claim. Idempotent."""
+        """Release the claim. Idempotent."""
         if self._file is None:
             return
         with contextlib.suppress(OSError), _turn(self._file):
@@ -105,7 +105,7 @@ class OutputLock:
 
 
 def _claims(file: int) -> Iterator[dict[str, Any]]:
-    """The claims in a lock file whose runs live. One that the file's descriptor itself holds is not seen."""
+    """Yield the claims of active runs in a lock file, except the claim held by this descriptor."""
     size = os.fstat(file).st_size
     begin = 0
     for line in os.pread(file, size, 0).split(b"\n"):
@@ -116,7 +116,7 @@ def _claims(file: int) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _turn(file: int) -> Iterator[None]:
-    """Alone with the claims of a lock file, among all processes and threads."""
+    """Exclusive access to the claims of a lock file, among all processes and threads."""
     _set(file, _TURN, held=True, wait=True)
     try:
         yield
@@ -124,8 +124,8 @@ def _turn(file: int) -> Iterator[None]:
         _set(file, _TURN, held=False)
 
 
-# Locks of an open file description: unlike those of a process they exclude threads of one process too, and closing
-# another descriptor of the file does not drop them.
+# Open file description locks: unlike process locks, they also exclude threads of one process, and closing another
+# descriptor of the file does not release them.
 
 
 def _set(file: int, byte: int, *, held: bool, wait: bool = False) -> None:
@@ -137,7 +137,7 @@ def _set(file: int, byte: int, *, held: bool, wait: bool = False) -> None:
 
 
 def _held(file: int, byte: int) -> bool:
-    """Whether another descriptor has the byte locked."""
+    """Whether another descriptor holds a lock on the byte."""
     import fcntl
 
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
@@ -145,7 +145,7 @@ def _held(file: int, byte: int) -> bool:
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
-# A forked child has copies of the descriptors, which would keep a lock after its run's process has died.
+# A forked child has copies of the descriptors, which would keep a lock after the run's process has ended.
 
 _made: weakref.WeakSet[OutputLock] = weakref.WeakSet()
 

@@ -1,4 +1,4 @@
-"""The sources of a run as its sinks see them: the items' names, and what recognises the sources later."""
+"""The sources of a run for its sinks: the items' names, and the identity of the sources for resumed runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cudakit.pipeline.sources import Blocks, Source
 
 
 class RunOrigin:
-    """count: of items; None if unknown. It holds the sources and not the run: a sink may keep it longer."""
+    """The sources of a run. count: number of items; None if unknown.
+
+    It has no reference to the run, because a sink may keep it longer than the run exists.
+    """
 
     def __init__(self, sources: Sequence[Source | Blocks], count: int | None) -> None:
         self._sources, self._count = sources, count
@@ -27,7 +30,7 @@ class RunOrigin:
         return [source for source in self._sources if isinstance(source, Source)]
 
     def label(self, number: int) -> str:
-        """The name of an item: its source's, or its number."""
+        """Return the name of an item: its name in a source, or its number."""
         for source in self._indexed:
             names = source.labels(number, number + 1)
             if names:
@@ -40,14 +43,16 @@ class RunOrigin:
         return [source.identity() for source in self._sources]
 
     def expect_older(self, number: int | None, result: Path, written: int) -> None:
-        """Raises ContentsRefused if the source of an item (None: of any) was changed after its result was written, in
-        nanoseconds."""
+        """Raise ContentsRefused if the source of an item was changed after its result was written.
+
+        number: the item; None for all. written: time of writing, in nanoseconds.
+        """
         if number is None:
             times = [identity.get("modified") for identity in self.identity]
         else:
             times = [source.modified(number) for source in self._indexed]
         if any(time is not None and time > written for time in times):
             raise ContentsRefused(
-                f"the source of {result} was changed after that result was written, so resume=True does not accept it: "
-                "pass overwrite=True to make the results anew"
+                f"the source of {result} was changed after that result was written, so resume=True cannot keep it: "
+                "pass overwrite=True to compute the results again"
             )

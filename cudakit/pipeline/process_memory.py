@@ -1,4 +1,4 @@
-"""The memory of this process: its peak, counted anew for each run if the system can."""
+"""The peak memory of this process, reset for each run if the system supports it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def peak_from_now() -> int:
-    """Bytes of memory this process has now; the peak that `peak` reports is counted anew from here if Linux can."""
+    """Return the bytes of memory of this process, and reset the peak that `peak` returns if Linux supports it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _status("VmRSS")
@@ -16,7 +16,7 @@ def peak_from_now() -> int:
 
 
 def peak() -> int:
-    """The most bytes of memory this process has had, pinned memory included."""
+    """Return the peak memory of this process in bytes, pinned memory included."""
     try:
         return _status("VmHWM")
     except (OSError, ValueError):
@@ -24,8 +24,8 @@ def peak() -> int:
 
 
 def _status(name: str) -> int:
-    """A size in /proc/self/status, in bytes. ValueError where there is none."""
+    """Return a size in /proc/self/status, in bytes. Raises ValueError if it is missing."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
-    raise ValueError(f"{name} is not told")
+    raise ValueError(f"/proc/self/status has no {name}")

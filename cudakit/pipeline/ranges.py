@@ -1,14 +1,14 @@
-"""Ranges of items: which are finished, and which are left."""
+"""Ranges of items: finished and remaining ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-Range = tuple[int, int]  # the first item and the one after the last
+Range = tuple[int, int]  # the first item, and the item after the last
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same items in as few ranges as they take, in order."""
+    """Return the same items in as few ranges as possible, in order."""
     result: list[Range] = []
     for start, stop in sorted(ranges):
         if start >= stop:
@@ -21,19 +21,21 @@ def merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def common(a: Iterable[Range], b: Iterable[Range]) -> list[Range]:
-    """The items that are in both."""
+    """Return the items that are in both."""
     b = list(b)
     return merged((max(s, other), min(e, end)) for s, e in a for other, end in b)
 
 
 def covers(ranges: Iterable[Range], start: int, stop: int) -> bool:
-    """Whether all of start..stop lies in the merged `ranges`."""
+    """Whether all items start..stop are in the merged `ranges`."""
     return start >= stop or any(s <= start and stop <= e for s, e in ranges)
 
 
 def left(finished: Iterable[Range], count: int, chunk: int, periods: Iterable[int] = ()) -> Iterator[Range]:
-    """The chunks, of `chunk` items at most, that 0..count has outside the merged ranges `finished`. None of them goes
-    on over a multiple of one of `periods`."""
+    """Yield chunks of at most `chunk` items, with the items of 0..count outside the merged ranges `finished`.
+
+    No chunk goes across a multiple of one of `periods`.
+    """
     periods, start = tuple(periods), 0
     for done, after in [*finished, (count, count)]:
         while start < min(done, count):
@@ -44,7 +46,7 @@ def left(finished: Iterable[Range], count: int, chunk: int, periods: Iterable[in
 
 
 def gaps(finished: Iterable[Range], start: int, stop: int) -> Iterator[Range]:
-    """The parts of start..stop outside the merged ranges `finished`."""
+    """Yield the parts of start..stop outside the merged ranges `finished`."""
     for done, after in [*finished, (stop, stop)]:
         if start < min(done, stop):
             yield start, min(done, stop)

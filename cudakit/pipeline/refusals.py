@@ -1,4 +1,4 @@
-"""The errors of a pipeline that does not start: files that are missing, in use, or not of this job."""
+"""The errors raised before a pipeline starts: files that are missing, in use, or of another job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cudakit.errors import CudakitError
 
 
 class PipelineRefused(CudakitError):
-    """A pipeline was refused before it read or wrote an item. The text says what was requested and what to do."""
+    """A pipeline cannot start; no item was read or written. The text states what was requested and what to do."""
 
 
 class FileRefused(PipelineRefused, OSError):
@@ -21,11 +21,15 @@ class FileMissing(FileRefused, FileNotFoundError):
 
 
 class FileOccupied(FileRefused, FileExistsError):
-    """Results exist where new ones should go. Also a FileExistsError."""
+    """The output already has results. Also a FileExistsError."""
 
 
 class OutputBusy(FileRefused):
-    """Another run is writing to the output. pid: its process."""
+    """Another run is writing to the output.
+
+    Attributes:
+        pid: The id of its process.
+    """
 
     def __init__(self, message: str, pid: int) -> None:
         self.pid = pid
@@ -33,12 +37,12 @@ class OutputBusy(FileRefused):
 
 
 class ContentsRefused(PipelineRefused, ValueError):
-    """A file's contents do not fit: not an `.npy` file, another job's journal, a changed source. Also a ValueError."""
+    """A file has the wrong contents: not an `.npy` file, another job's journal, a changed source. Also a ValueError."""
 
 
 @contextlib.contextmanager
 def explained(what: str, advice: str) -> Iterator[None]:
-    """Raises the system's refusal of a file as FileMissing or FileRefused, which say `what` it was for."""
+    """Convert an OSError to FileMissing or FileRefused, with `what` the file was used for and an advice."""
     try:
         yield
     except FileRefused:

@@ -1,4 +1,4 @@
-"""What a pipeline did: bytes, seconds, rates, and the share it reached of what its slowest part allows."""
+"""The report of a pipeline: bytes, seconds, rates, and the fraction of the speed that its slowest stage allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ STAGES = ("read", "h2d", "compute", "d2h", "write")
 
 @dataclass(frozen=True)
 class ChunkSpan:
-    """One part of one chunk's way, in seconds since the run began. lane: "read 0", "stream 2", "write 0"."""
+    """One stage of one chunk.
+
+    Attributes:
+        lane: The thread or stream: "read 0", "stream 2", "write 0".
+        stage: "read", "h2d", "compute", "d2h" or "write".
+        chunk: The number of the chunk.
+        begin, end: Seconds since the start of the run.
+    """
 
     lane: str
     stage: str
@@ -23,9 +30,12 @@ class ChunkSpan:
 
 @dataclass
 class Link:
-    """Pinned copies of chunk size measured by themselves in the same run, bytes a second over all devices together.
+    """Rates of pinned copies of chunk size, measured without other work in the same run, over all devices together.
 
-    h2d, d2h: one direction alone; both: each way while both run.
+    Attributes:
+        h2d: Bytes per second to the devices, alone.
+        d2h: Bytes per second to the host, alone.
+        both: Bytes per second in each direction while both run.
     """
 
     h2d: float
@@ -33,21 +43,40 @@ class Link:
     both: float
 
     def seconds(self, bytes_in: int, bytes_out: int) -> float:
-        """The least time in which these bytes pass: both ways as long as both have work, then the rest one way."""
+        """Return the least time for a transfer: both directions at once as far as possible, then the rest alone.
+
+        Args:
+            bytes_in: Bytes to the devices.
+            bytes_out: Bytes to the host.
+        """
         rest = bytes_in - bytes_out
         return min(bytes_in, bytes_out) / self.both + abs(rest) / (self.h2d if rest > 0 else self.d2h)
 
 
 @dataclass
 class PipelineReport:
-    """The end of a run.
+    """The result of a run.
 
-    items, chunks, bytes_in, bytes_out: what this run did (skipped: items that an earlier run had finished). seconds:
-    from the first read to the last write. chunk: items. busy: seconds for which each stage worked, added up over
-    threads and streams (device stages on a GPU only). bounds: the least seconds each stage takes alone, from rates
-    measured in this run: read and write by their own threads' medians, compute by its quickest chunk, the link by
-    pinned copies. waited: seconds for which the work's queueing waited, by what for. spans: the timeline, where asked
-    for.
+    Attributes:
+        devices: The names of the devices.
+        streams: Streams per device.
+        chunk: Items per chunk.
+        count: Number of items in all; None if a generator did not end.
+        device_bytes: Device memory of the buffers, on all devices.
+        host_bytes: Pinned memory of the buffers.
+        items: Items that this run processed.
+        skipped: Items that an earlier run had finished.
+        chunks: Chunks that this run processed.
+        bytes_in: Bytes copied to the devices.
+        bytes_out: Bytes copied to the host.
+        seconds: Time from the first read to the last write.
+        host_growth: Growth of the process's peak memory, in bytes.
+        busy: Seconds of work per stage, summed over threads and streams; device stages on a GPU only.
+        bounds: The least seconds per stage if it ran alone, from rates measured in this run: the median chunk for
+            reading and writing, the fastest chunk for compute, pinned copies for the link.
+        waited: Seconds that queueing waited, by what it waited for.
+        link: The measured rates of the link; None if not measured.
+        spans: The timeline, if requested.
     """
 
     devices: list[str]
@@ -71,18 +100,21 @@ class PipelineReport:
 
     @property
     def bound(self) -> float | None:
-        """The least seconds that the slowest stage allows; None where none was measured (a simulated device)."""
+        """The least seconds of the slowest stage; None if it was not measured, as on a simulated device."""
         return max(self.bounds.values(), default=None) if self.link is not None else None
 
     @property
     def bound_by(self) -> str | None:
-        """Which stage that is."""
+        """The slowest stage, which sets the bound; None if it was not measured."""
         return max(self.bounds, key=lambda stage: self.bounds[stage]) if self.link is not None else None
 
     @property
     def share(self) -> float | None:
-        """The bound's part of the seconds it took. A little over 1 is possible: the link's rates are measured one way
-        and both ways in equal parts, and traffic that is neither may do slightly better."""
+        """The bound divided by the seconds of the run; None if it was not measured.
+
+        It can be slightly over 1: the link's rates are measured for one direction and for equal traffic in both, and
+        other traffic may be slightly faster.
+        """
         return None if self.bound is None or not self.seconds else self.bound / self.seconds
 
     @property
@@ -96,7 +128,7 @@ class PipelineReport:
         return self.bytes_out / self.seconds / 1e9 if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with the derived figures; without the spans."""
+        """Return the fields for JSON, with the derived figures and without the spans."""
         result = {key: value for key, value in asdict(self).items() if key != "spans"}
         derived = ("gbps_in", "gbps_out", "bound", "bound_by", "share")
         return result | {name: getattr(self, name) for name in derived}
@@ -130,11 +162,14 @@ _NAMES = {"read": "reading", "link": "the link to the device", "compute": "the d
 
 
 class PipelineError(CudakitError):
-    """A pipeline was stopped by a failure, which is its __cause__; the chunks before it are finished.
+    """A failure, its `__cause__`, stopped a pipeline. The chunks before the failed one are finished.
 
-    chunk: the number of the chunk. start, stop: its items. stage: "read", "copy", "compute" (the function), "device"
-    (the work that was queued: of the chunks queued together, any may have been the cause) or "write". report: what had
-    been done by then.
+    Attributes:
+        chunk: The number of the chunk.
+        start, stop: Its items.
+        stage: "read", "copy", "compute" (the function), "device" (queued work: any of the chunks that were queued
+            together may be the cause) or "write".
+        report: The report up to the failure.
     """
 
     def __init__(self, message: str, *, chunk: int, start: int, stop: int, stage: str, report: PipelineReport) -> None:

@@ -1,4 +1,4 @@
-"""A request for a run of a pipeline: the caller's arguments, checked."""
+"""A checked request for a run of a pipeline."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ MEASURED_BYTES = 10**9
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `run` that need no other to be understood. chunk, memory, host_memory, measure: None for the
-    default."""
+    """Arguments of `run` that do not depend on others. chunk, memory, host_memory, measure: None for the default."""
 
     chunk: int | None
     streams: int
@@ -43,7 +42,7 @@ class Options:
     measure: bool | None
 
     def check(self) -> None:
-        """Raises ValueError if a number is not one from 1 on."""
+        """Raise ValueError if a number is not a whole number of at least 1."""
         optional = {"chunk": self.chunk, "memory": self.memory, "host_memory": self.host_memory}
         given = {name: value for name, value in optional.items() if value is not None}
         _expect_numbers({"streams": self.streams, "readers": self.readers, "writers": self.writers} | given)
@@ -51,8 +50,10 @@ class Options:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The arguments of `run`, checked. sources: one `Blocks`, or sources that can be read in any order. inputs,
-    outputs: one item of each source and of each sink. count: of items; of a generator's, at most so many, None for all.
+    """The checked arguments of `run`.
+
+    sources: one `Blocks`, or sources that can be read in any order. inputs, outputs: one item of each source and of
+    each sink. count: number of items; for a generator the maximum, or None for all.
     """
 
     function: Callable[..., Any]
@@ -75,19 +76,19 @@ class RunRequest:
         devices: Any,
         options: Options,
     ) -> RunRequest:
-        """The request that these arguments of `run` make. Raises ValueError or TypeError for what cannot succeed."""
+        """Check arguments of `run` and return the request. Raises ValueError or TypeError if the run cannot succeed."""
         on = _devices(devices)
         blocks = next((source for source in sources if isinstance(source, Blocks)), None)
         if blocks is not None and len(sources) > 1:
-            raise ValueError("a generator comes alone: have it yield a tuple of arrays, one for each input")
+            raise ValueError("a generator must be the only source: let it yield a tuple of arrays, one per input")
         indexed = [source for source in sources if isinstance(source, Source)]
         inputs = blocks.items if blocks is not None else tuple(source.item for source in indexed)
         if count is not None and (not isinstance(count, (int, np.integer)) or count < 0):
-            raise ValueError(f"count={count!r}: a whole number of items is wanted")
+            raise ValueError(f"count must be a whole number of items, at least 0, got {count!r}")
         count = count if blocks is not None else _count(indexed, count)
         made = _outputs(outputs, sinks, inputs)
         if not callable(function):
-            raise TypeError(f"a pipeline's function is called for every chunk, and {function!r} cannot be")
+            raise TypeError(f"function must be callable as function(chunk, *inputs, *outputs), got {function!r}")
         options.check()
         _expect_apart(indexed, sinks)
         if any(sink.ordered for sink in sinks):
@@ -108,12 +109,12 @@ class RunRequest:
 
     @property
     def total(self) -> int | None:
-        """How many items there are; None if that is not known before a generator ends."""
+        """The number of items; None if it is unknown until a generator ends."""
         return None if self.blocks is not None else self.count
 
     @property
     def staged(self) -> tuple[bool, bool]:
-        """Whether inputs and outputs pass through pinned buffers of the pipeline's."""
+        """Whether inputs and outputs are copied through the pipeline's pinned buffers."""
         context = self.devices[0].context
         read = self.blocks is None and all(source.pinned(context, 0, 1) is not None for source in self.indexed)
         written = all(sink.pinned(context, 0, 0) is not None for sink in self.sinks)
@@ -134,38 +135,40 @@ class RunRequest:
 
 
 def _expect_numbers(values: dict[str, Any]) -> None:
-    """Raises ValueError for what is no whole number from 1 on."""
+    """Raise ValueError if a value is not a whole number of at least 1."""
     for name, value in values.items():
         if type(value) is bool or not isinstance(value, (int, np.integer)) or value < 1:
-            what = "bytes" if "memory" in name else "how many"
-            raise ValueError(f"{name}={value!r}: a whole number from 1 on is wanted, of {what}")
+            unit = " (bytes)" if "memory" in name else ""
+            raise ValueError(f"{name} must be a whole number of at least 1{unit}, got {value!r}")
 
 
 def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
-    """Raises ValueError where two sinks would write to one place, or one to where items come from; of a map that is
-    its own source it notes that it cannot be resumed."""
+    """Raise ValueError if two sinks would write to one place, or a sink would overwrite other items of a source.
+
+    A memory map may be its own source; such a run is marked as one that cannot be resumed.
+    """
     folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
     files = {source.path.resolve() for source in sources if isinstance(source, FromFile)}
     for sink in sinks:
         if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
-            raise ValueError(f"results cannot go to {sink.path}, where the items come from: name another folder")
+            raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
         if isinstance(sink, ToMap) and sink.path.resolve() in files:
-            sink.forgets = "it writes over its own source, where a chunk that was written cannot be done again"
+            sink.forgets = "it overwrites its own source, so a chunk that was written cannot be computed again"
     places = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
     for place in places:
         if places.count(place) > 1:
-            raise ValueError(f"two results cannot both go to {place}: name a place for each")
+            raise ValueError(f"two sinks write to {place}: pass different paths")
     arrays = [sink.array for sink in sinks if isinstance(sink, (ToArray, ToMap))]
     if any(_overlap(*pair) for pair in combinations(arrays, 2)):
-        raise ValueError("two results cannot both go to the same memory: give an array for each")
+        raise ValueError("two sinks write to the same memory: pass an array for each")
     for source in (source for source in sources if isinstance(source, FromArray)):
         for array in arrays:
             if _overlap(source.array, array) and (
                 source.count > len(source.array) or not _in_place(source.array, array)
             ):
                 raise ValueError(
-                    "results cannot go to memory that other items come from: give an array apart from the source's, "
-                    "or the source's itself, of which each item may be replaced by its own result"
+                    "the array for results shares memory with other items of a source: pass a separate array, or the "
+                    "source's own array, so that each result replaces its own item"
                 )
 
 
@@ -175,7 +178,7 @@ def _overlap(one: HostArray, other: HostArray) -> bool:
 
 
 def _in_place(source: HostArray, sink: HostArray) -> bool:
-    """Whether an item of `sink` shares memory with no other item of `source` than its own."""
+    """Whether each item of `sink` shares memory with no item of `source` except its own."""
     if len(source) < 2 or len(sink) < 2:
         return True
     (low, high), (first, last) = (_bounds_of_first(array) for array in (source, sink))
@@ -183,7 +186,7 @@ def _in_place(source: HostArray, sink: HostArray) -> bool:
 
 
 def _bounds_of_first(array: HostArray) -> tuple[int, int]:
-    """The addresses of the first item's first byte and of the one after its last."""
+    """Return the addresses of the first item's first byte, and of the byte after its last."""
     low, high = span(array.shape[1:], array.strides[1:], array.itemsize)
     return array.ctypes.data + low, array.ctypes.data + high
 
@@ -192,15 +195,16 @@ def _devices(devices: Any) -> list[Device]:
     given = devices if isinstance(devices, (tuple, list)) else [] if devices is None else [devices]
     if not all(isinstance(device, Device) for device in given):
         raise TypeError(
-            f"devices={devices!r}: give a Device or several, such as cudakit.Device('sim') or Device.several('gpu')"
+            f"devices must be a Device or a list of them, such as cudakit.Device('sim') or Device.several('gpu'), got "
+            f"{devices!r}"
         )
     on = [Device()] if devices is None else list(given)
     if not on:
-        raise ValueError("an empty list of devices has none to run on")
+        raise ValueError("devices must have at least 1 device, got an empty list; pass None for the default device")
     if len({device.context.driver for device in on}) > 1:
         raise ValueError(
-            f"{', '.join(device.context.spec for device in on)} are of different drivers, which share no pinned "
-            "memory: make them together, with Device.several()"
+            f"{', '.join(device.context.spec for device in on)} have different drivers, which cannot share pinned "
+            "memory: make them together with Device.several()"
         )
     return on
 
@@ -209,45 +213,43 @@ def _count(sources: Sequence[Source], count: int | None) -> int:
     counts = {source.count for source in sources}
     if len(counts) > 1:
         raise ValueError(
-            f"the sources have {', '.join(f'{n:,}' for n in sorted(counts))} items: they must have as many each"
+            f"all sources must have the same number of items, got {', '.join(f'{n:,}' for n in sorted(counts))}"
         )
     if not counts:
         if count is None:
-            raise ValueError("there is no source, so count= has to say how many results there are to be")
+            raise ValueError("the number of items is unknown without a source: pass count=")
         return count
     (there,) = counts
     if count is None:
         return there
     if not 0 <= count <= there:
-        raise ValueError(f"{count:,} items were asked for, and the sources have {there:,}")
+        raise ValueError(f"count must be at most {there:,}, the items of the sources, got {count:,}")
     return count
 
 
 def _described(output: Any) -> Item:
     if not isinstance(output, tuple) or len(output) != 2:
         raise ValueError(
-            f"outputs={output!r}: one result is described by (shape, dtype), such as ((512, 512), 'float32')"
+            f"outputs must have (shape, dtype) per result, such as ((512, 512), 'float32'), got {output!r}"
         )
     return Item.of(*output)
 
 
 def _outputs(outputs: Any, sinks: Sequence[Sink], inputs: Sequence[Item]) -> tuple[Item, ...]:
-    """What one result of each sink is."""
+    """Return the item of each sink."""
     if outputs is None:
-        told: list[Any] = [None] * len(sinks)
+        passed: list[Any] = [None] * len(sinks)
     else:
-        told = [
+        passed = [
             output if isinstance(output, Item) else _described(output)
             for output in (outputs if isinstance(outputs, list) else [outputs])
         ]
-    if len(told) != len(sinks):
-        raise ValueError(
-            f"{len(told)} outputs are described, and there are {len(sinks)} sinks: one sink takes one output"
-        )
+    if len(passed) != len(sinks):
+        raise ValueError(f"outputs must have one (shape, dtype) per sink, {len(sinks)}, got {len(passed)}")
     made = []
-    for item, sink in zip(told, sinks, strict=True):
+    for item, sink in zip(passed, sinks, strict=True):
         described = item or sink.item() or (inputs[0] if inputs else None)
         if described is None:
-            raise ValueError("nothing tells what a result is: pass outputs=(shape, dtype)")
+            raise ValueError("the shape and dtype of a result are unknown: pass outputs=(shape, dtype)")
         made.append(described)
     return tuple(made)

@@ -1,4 +1,4 @@
-"""The same work one step after another: the form a pipeline is compared with."""
+"""A pipeline's work without overlap, one step after another: the baseline for pipelines."""
 
 from __future__ import annotations
 
@@ -29,12 +29,25 @@ def sequential(
     pinned: bool = True,
     sink: Callable[[int, int, Any], Any] | None = None,
 ) -> PipelineReport:
-    """Put `sources` through `function` a chunk at a time, waiting after every copy and every piece of work.
+    """Apply `function` to `sources` one chunk at a time, and wait after each copy and each computation.
 
-    function, sources: as for `run`; the sources can be read in any order. output: (shape, dtype) of one result. count:
-    how many items; all unless given. pinned: the host's buffers are pinned; pageable memory is copied through the
-    driver's own buffers. Items that lie in memory of that kind already are copied from there. sink: given
-    (start, stop, items), outside of the time. Returns a PipelineReport without rates.
+    Args:
+        function: As for `run`.
+        sources: A tuple of sources that can be read in any order, as for `run`; not a generator.
+        output: (shape, dtype) of one result.
+        device: The device that runs it.
+        chunk: Items per chunk.
+        count: Number of items to process; all if None.
+        pinned: Use pinned host buffers; otherwise pageable ones, which the driver copies through its own buffers.
+            Items that are already in memory of the same kind are copied directly.
+        sink: Called with (start, stop, items) for each chunk; its time is not counted.
+
+    Returns:
+        A report without rates.
+
+    Raises:
+        ValueError: If `chunk` is below 1, or the sources have fewer than `count` items.
+        TypeError: If a source is a generator.
     """
     given = _readable(sources, chunk)
     made = Item.of(*output)
@@ -84,19 +97,22 @@ def sequential(
 
 
 def _readable(sources: Sequence[Any], chunk: int) -> list[Source]:
-    """The sources. Raises ValueError or TypeError if they, or the chunk, cannot be worked on one after another."""
+    """Return the sources. Raises ValueError or TypeError if they or the chunk are unsupported."""
     if not isinstance(sources, (tuple, list)) or chunk < 1:
-        raise ValueError(f"sequential() takes a tuple of sources, and chunks of 1 item or more, not {chunk}")
+        raise ValueError(
+            f"sequential() needs a tuple of sources and chunks of at least 1 item, got {type(sources).__name__} and "
+            f"chunks of {chunk}"
+        )
     given = [source for source in map(as_source, sources) if isinstance(source, Source)]
     if len(given) < len(sources):
-        raise TypeError("a generator has no place here: give sources that can be read in any order")
+        raise TypeError("sequential() does not support generators: pass sources that can be read in any order")
     return given
 
 
 def _total(sources: Sequence[Source], count: int | None) -> int:
-    """How many items to take: `count`, or all. Raises ValueError if there are fewer."""
+    """Return the number of items to process: `count`, or all. Raises ValueError if there are fewer."""
     there = min((source.count for source in sources), default=0)
     total = there if count is None else count
     if not 0 <= total <= there:
-        raise ValueError(f"{total:,} items were asked for, and the sources have {there:,}")
+        raise ValueError(f"count must be at most {there:,}, the items of the sources, got {total:,}")
     return total

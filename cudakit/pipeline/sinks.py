@@ -1,4 +1,4 @@
-"""Sinks that keep results in memory, pass them on, or drop them; and the sink of whatever `run` is given."""
+"""Sinks that keep results in memory, pass them to a function, or drop them; and `as_sink`, which chooses a sink."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ from cudakit.pipeline.sources import Item
 
 
 class Nowhere(Sink):
-    """Drops the results once they have reached the host."""
+    """Drops the results after the copy to the host."""
 
-    forgets = "a null sink keeps nothing to go on from"
+    forgets = "a null sink keeps no results"
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         pass
 
 
 class Each(Sink):
-    """Gives every chunk to a function, in order: function(start, stop, items). The array is reused once it returns."""
+    """Passes the results to a function, chunk by chunk and in order.
+
+    Args:
+        function: `function(start, stop, items)`. The array `items` is reused after the function returns.
+    """
 
     ordered = True
-    forgets = "a function keeps no record of what it was given"
+    forgets = "a function keeps no record of the results it received"
 
     def __init__(self, function: Callable[[int, int, HostArray], Any]) -> None:
         self._function = function
@@ -43,15 +47,22 @@ class Each(Sink):
 
 
 class ToArray(Sink):
-    """The items of a numpy array, any strides; straight into it where it is pinned and contiguous."""
+    """Writes to a numpy array with any strides. If it is pinned and contiguous, the device copies directly to it.
 
-    forgets = "an array in memory ends with its process"
+    Args:
+        array: The array; its first axis counts the items.
+
+    Raises:
+        ValueError: If the array has no axes, or is read-only.
+    """
+
+    forgets = "an array in memory does not outlive its process"
 
     def __init__(self, array: HostArray) -> None:
         if array.ndim == 0:
-            raise ValueError("an array without axes has no place for items: the first axis counts them")
+            raise ValueError("the array for the results must have at least 1 axis, which counts the items, got 0 axes")
         if not array.flags.writeable:
-            raise ValueError("the array for the results is read-only")
+            raise ValueError("the array for the results is read-only: pass a writable one")
         self.array = array
         self._straight: bool | None = None
         self.where = "the array for the results"
@@ -62,7 +73,9 @@ class ToArray(Sink):
     def open(self, spec: SinkSpec) -> list[Range]:
         expect_same_item(self.item(), spec.item, "the array for the results")
         if spec.count is not None and spec.count != len(self.array):
-            raise ValueError(f"{spec.count:,} items were asked for, and the array for them holds {len(self.array):,}")
+            raise ValueError(
+                f"the array for the results must have room for {spec.count:,} items, got {len(self.array):,}"
+            )
         return []
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
@@ -83,8 +96,8 @@ class ToArray(Sink):
 
 
 def as_sink(given: Any) -> Sink:
-    """What `run` takes for an output: a Sink, an array or memory map, the path of an `.npy` file, the path of a folder
-    (it exists, or its name has no ending), a function for `Each`, or None. Raises TypeError for anything else."""
+    """Return the sink for an output of `run`: a Sink, an array or memory map, a path of an `.npy` file or of a folder
+    (it exists, or its name has no suffix), a function for `Each`, or None. Raises TypeError for anything else."""
     if given is None:
         return Nowhere()
     if isinstance(given, Sink):
@@ -96,17 +109,18 @@ def as_sink(given: Any) -> Sink:
     if isinstance(given, (str, os.PathLike)):
         path = Path(given)
         if not os.fspath(given):
-            raise ValueError("an empty path is no place for results: name an .npy file, or a folder")
+            raise ValueError("the path of a sink is empty: pass an .npy file, or a folder")
         if path.suffix == ".npy" and not path.is_dir():
             return ToFile(path)
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
         raise ValueError(
-            f"{path} is no place for results: name an .npy file, or a folder (with a / behind a name that has a dot)"
+            f"{path} is neither an .npy file nor a folder: pass one of these; if a new folder has a dot in its name, "
+            "add a / at the end"
         )
     if callable(given):
         return Each(given)
     raise TypeError(
-        f"{type(given).__name__} is no sink for results: give a numpy array, a numpy.memmap, the path of an .npy file "
-        "or of a folder, a function of (start, stop, items), a pipeline sink, or None to drop them"
+        f"{type(given).__name__} is not a sink: pass a numpy array, a numpy.memmap, the path of an .npy file or of a "
+        "folder, a function of (start, stop, items), a pipeline sink, or None to drop the results"
     )

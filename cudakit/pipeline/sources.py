@@ -1,7 +1,7 @@
-"""Where a pipeline's chunks come from: arrays, memory maps, `.npy` files, functions that fill a chunk, generators.
+"""Sources of a pipeline: arrays, memory maps, `.npy` files, functions that fill a chunk, generators.
 
-Items lie along the first axis. A source gives any range of them, from any thread; files are read with `pread`, so a
-file that is cut short is an error that names it, where a memory map would end the process with SIGBUS.
+Items are along the first axis. A source can read any range of items from any thread. Files are read with `pread`, so a
+truncated file raises an error that names it; reading a memory map of it would end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,24 +24,29 @@ from cudakit.memory.pinned import is_pinned
 from cudakit.pipeline.files import HostArray, as_bytes, file_of, is_result, npy_header, place_in_file, read_whole
 from cudakit.pipeline.refusals import ContentsRefused, explained
 
-#: Bytes of a source's first items that are hashed to recognise it; at least one item.
+#: Bytes of a source's first items that are hashed to identify it; at least one item.
 FIRST_BYTES = 1 << 20
-FIRST_ITEMS = 16  # of a source whose items a function makes
+FIRST_ITEMS = 16  # for a source whose items are made by a function
 
 
 @dataclass(frozen=True)
 class Item:
-    """One element of a stream: its shape and dtype."""
+    """Shape and dtype of one item."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @classmethod
     def of(cls, shape: Any, dtype: Any) -> Item:
-        """From a shape, or an int for one axis, and anything that names a dtype."""
+        """Make an item from a shape and a dtype.
+
+        Args:
+            shape: Extents, or an int for one axis.
+            dtype: A dtype or its name.
+        """
         extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
         if any(extent < 0 for extent in extents):
-            raise ValueError(f"an item of shape {extents} has a negative extent")
+            raise ValueError(f"the shape of an item must not have negative extents, got {extents}")
         return cls(extents, as_dtype(dtype))
 
     @property
@@ -54,65 +59,100 @@ class Item:
 
 
 class Source:
-    """Items that can be read in any order. item: what one is. count: how many there are."""
+    """Items that can be read in any order; the base class of sources.
+
+    Attributes:
+        item: Shape and dtype of one item.
+        count: Number of items.
+        named: Whether the items have names of their own.
+        period: No chunk goes across a multiple of this; None for no limit.
+    """
 
     item: Item
     count: int
-    #: Whether its items have names of their own.
     named = False
-    #: No chunk should go on over a multiple of this; None where any range is as good.
     period: int | None = None
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
-        """Write items start..stop into `into`, contiguous, of shape (stop - start, *item.shape)."""
+        """Read a range of items into a contiguous array.
+
+        Args:
+            start, stop: The first item, and the item after the last.
+            into: Array of shape (stop - start, *item.shape) to write to.
+        """
         raise NotImplementedError
 
     def view(self, start: int, stop: int) -> HostArray | None:
-        """The items where they lie, if they lie in memory one behind the other."""
+        """Return a view of the items if they are contiguous in memory; else None.
+
+        Args:
+            start, stop: The first item, and the item after the last.
+        """
         return None
 
     def pinned(self, context: Context, start: int, stop: int) -> HostArray | None:
-        """The same, if that is pinned memory, which the device can copy from by itself."""
+        """Return a view of the items if they are contiguous in pinned memory, from which copies are direct; else None.
+
+        Args:
+            context: The device's context.
+            start, stop: The first item, and the item after the last.
+        """
         return None
 
     def labels(self, start: int, stop: int) -> list[str] | None:
-        """Their names; None where they have none but their numbers."""
+        """Return the names of items; None if they have only numbers.
+
+        Args:
+            start, stop: The first item, and the item after the last.
+        """
         return None
 
     def identity(self) -> dict[str, Any]:
-        """What recognises it when a run is resumed, as JSON: a hash of the first items (None if they cannot be read);
-        of files also path, size in bytes, and time of the last change in nanoseconds."""
+        """Return values that identify the source when a run is resumed, as JSON.
+
+        They are a hash of the first items (None if these cannot be read); for files also path, size in bytes, and time
+        of the last change in nanoseconds.
+        """
         return {"first": self._first(FIRST_BYTES // max(self.item.nbytes, 1))}
 
     def _first(self, most: int) -> str | None:
-        """A hash of `most` items, of one at least."""
+        """Return a hash of the first `most` items, at least of one."""
         count = min(self.count, max(most, 1))
         first = np.empty((count, *self.item.shape), self.item.dtype)
         try:
             self.read(0, count, first)
-        except Exception:  # the run reads them again, and reports it with its chunk
+        except Exception:  # the run reads them again, and reports the error with its chunk
             return None
         return digest(first)
 
     def modified(self, number: int) -> int | None:
-        """When the file of an item was last changed, in nanoseconds; None if it has none."""
+        """Return the time of the last change of an item's file, in nanoseconds; None if it has no file.
+
+        Args:
+            number: The number of the item.
+        """
         return None
 
     def close(self) -> None:
-        """Let go of what is open. Idempotent."""
+        """Close open files. Idempotent."""
 
 
 class FromArray(Source):
-    """The items of a numpy array, any strides; straight from it where it is pinned and contiguous.
+    """Items of a numpy array with any strides. If it is pinned and contiguous, the device copies directly from it.
 
-    repeats: how many times over the array's items are taken: the stream is `repeats` times as long as the array.
+    Args:
+        array: The array; its first axis counts the items.
+        repeats: How often the items are repeated: there are `repeats * len(array)` items.
+
+    Raises:
+        ValueError: If the array has no axes, or `repeats` is below 1.
     """
 
     def __init__(self, array: HostArray, repeats: int = 1) -> None:
         if array.ndim == 0:
-            raise ValueError("an array without axes holds no stream of items: the first axis counts them")
+            raise ValueError("the array of a source must have at least 1 axis, which counts the items, got 0 axes")
         if repeats < 1:
-            raise ValueError(f"an array cannot be repeated {repeats} times")
+            raise ValueError(f"repeats must be at least 1, got {repeats}")
         self.array = array
         self.item = Item.of(array.shape[1:], array.dtype)
         self.count = len(array) * repeats
@@ -120,7 +160,7 @@ class FromArray(Source):
         self._pinned: bool | None = None
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, HostArray]]:
-        """The items by the places where they lie: (offset from start, items)."""
+        """Yield the items as views of the array, each with its offset from `start`."""
         size = len(self.array)
         at = start
         while at < stop:
@@ -146,19 +186,31 @@ class FromArray(Source):
 
 
 class FromFile(Source):
-    """The items of an `.npy` file whose first axis counts them. dtype: what they are, where the format cannot say it,
-    as of bfloat16."""
+    """Items of an `.npy` file.
+
+    Args:
+        path: The file; its first axis counts the items.
+        dtype: The dtype of the elements, if the format does not have it, such as bfloat16.
+
+    Raises:
+        FileMissing: If the file does not exist.
+        ContentsRefused: If it is not an `.npy` file that can be read in ranges, or is truncated.
+    """
 
     def __init__(self, path: str | os.PathLike[str], dtype: Any = None) -> None:
         self.path = Path(path)
         shape, dtype, offset = npy_header(self.path, dtype)
         if not shape:
-            raise ValueError(f"{self.path} holds one value: the first axis of a stream counts its items")
+            raise ValueError(f"{self.path} must have at least 1 axis, which counts the items, got 0 axes")
         self._begin(self.path, Item.of(shape[1:], dtype), shape[0], offset)
 
     @classmethod
     def of_map(cls, array: np.memmap[Any, Any]) -> FromFile | None:
-        """Of a memory map's file, read as a file; None where the map has other contents than its file, or gaps."""
+        """Return a source that reads the file of a memory map; None if the map differs from its file or has gaps.
+
+        Args:
+            array: The memory map.
+        """
         path = file_of(array)
         if array.mode == "c" or array.ndim == 0 or array.size == 0 or path is None:
             return None
@@ -176,7 +228,7 @@ class FromFile(Source):
             there = path.stat().st_size
         due = offset + count * item.nbytes
         if there < due:
-            raise ContentsRefused(f"{path} is cut short: {there:,} bytes are there, and {count:,} items take {due:,}")
+            raise ContentsRefused(f"{path} is truncated: it has {there:,} bytes, {count:,} items need {due:,}")
         self._file: int | None = None
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
@@ -200,10 +252,15 @@ class FromFile(Source):
 
 
 class FromFiles(Source):
-    """`.npy` files of one item each, named by their stems: an image set, say. All have the first one's shape and dtype.
+    """Items from `.npy` files, one item per file, such as a set of images. An item's name is the stem of its file.
 
-    paths: the files in their order, or a folder: then all `.npy` files in it, by name, but for hidden ones. dtype: as
-    for FromFile.
+    Args:
+        paths: The files in order; or a folder, for all its `.npy` files in order of names, except hidden files.
+        dtype: The dtype of the elements, as for `FromFile`.
+
+    Raises:
+        FileMissing: If a file or folder does not exist.
+        ContentsRefused: If a folder has no `.npy` file, or the first file cannot be read.
     """
 
     def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], dtype: Any = None) -> None:
@@ -215,27 +272,30 @@ class FromFiles(Source):
             if not paths:
                 raise ContentsRefused(f"there is no .npy file in {folder}")
         if not paths:
-            raise ValueError("an empty list of files has no item whose shape could be known")
+            raise ValueError("the list of files must have at least 1 path, got 0")
         self._paths = [os.fspath(path) for path in paths]
         shape, dtype, _ = npy_header(Path(self._paths[0]), dtype)
         self.item = Item.of(shape, dtype)
         self.count = len(self._paths)
         names = [Path(path).stem for path in self._paths]
         twice = len(set(names)) < len(names)
-        # Results are saved under these names: two of one name would write over each other.
+        # Results are saved under these names, so equal names would overwrite each other.
         self._names = None if twice else names
         self.named = not twice
 
     @property
     def folders(self) -> set[Path]:
-        """Where the files lie."""
+        """The folders of the files."""
         return {Path(path).parent.resolve() for path in self._paths}
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         for place, path in enumerate(self._paths[start:stop]):
             shape, dtype, offset = npy_header(Path(path), self._dtype)
             if (tuple(shape), dtype) != (self.item.shape, self.item.dtype):
-                raise ValueError(f"{path} holds {Item(tuple(shape), dtype)}, and the first file {self.item}")
+                raise ValueError(
+                    f"all files must have the shape and dtype of the first, {self.item}: {path} has "
+                    f"{Item(tuple(shape), dtype)}"
+                )
             file = os.open(path, os.O_RDONLY)
             try:
                 read_whole(file, into[place : place + 1], offset, Path(path))
@@ -259,15 +319,22 @@ class FromFiles(Source):
 
 
 class Filled(Source):
-    """Items that a function makes: fill(start, stop, out) writes items start..stop into `out`, which is pinned memory.
+    """Items made by a function.
 
-    It is called from the reading threads, for any range, so a resumed run makes only what is left. A range must always
-    get the same items: results in files keep a hash of the first ones, by which `resume` recognises the source.
+    The function must return the same items each time: `resume` identifies the source by a hash of the first ones. A
+    resumed run calls it only for the remaining ranges.
+
+    Args:
+        fill: `fill(start, stop, out)` writes the items start..stop to `out`, which is pinned memory. It is called from
+            the reader threads, for any range.
+        count: Number of items.
+        shape: Extents of one item, or an int for one axis.
+        dtype: The dtype of the elements.
     """
 
     def __init__(self, fill: Callable[[int, int, HostArray], Any], count: int, shape: Any, dtype: Any) -> None:
         if count < 0:
-            raise ValueError(f"a stream cannot have {count} items")
+            raise ValueError(f"count must be at least 0 items, got {count}")
         self._fill = fill
         self.count = count
         self.item = Item.of(shape, dtype)
@@ -276,16 +343,23 @@ class Filled(Source):
         self._fill(start, stop, into)
 
     def identity(self) -> dict[str, Any]:
-        """A hash of a few items only: making one may take long."""
+        """Identify the source by a hash of a few items only, because making an item may be slow."""
         return {"first": self._first(min(FIRST_ITEMS, FIRST_BYTES // max(self.item.nbytes, 1)))}
 
 
 class Blocks:
-    """A generator of blocks, in order: each an array whose first axis counts items, or a tuple of them, one an input.
+    """Items from a generator of blocks, read in order.
 
-    The first block says what an item is and how many a chunk holds, unless `run` is told; later ones may be shorter,
-    and an empty one is passed over. The generator may yield the same array again: it has been copied before the next is
-    asked for. Its first step is taken at once, by the thread that makes this, and all others by a reading thread.
+    A block is an array whose first axis counts items, or a tuple of such arrays, one per input. The first block
+    determines the shape and dtype of an item, and the items per chunk unless `run` gets `chunk`. Later blocks may be
+    shorter; empty blocks are skipped. The generator may yield the same array again, because each block is copied before
+    the next one is requested. The constructor takes the first block; a reader thread takes all others.
+
+    Args:
+        blocks: The generator.
+
+    Raises:
+        ValueError: If the generator yields no items.
     """
 
     def __init__(self, blocks: Iterable[Any]) -> None:
@@ -293,13 +367,13 @@ class Blocks:
         self._first: list[tuple[HostArray, ...]] = []
         first = next((block for block in map(_as_block, self._blocks) if len(block[0])), None)
         if first is None:
-            raise ValueError("the generator yields nothing: its first block tells what an item is")
+            raise ValueError("the generator must yield at least one block with items, got none")
         self._first.append(first)
         self.items = tuple(Item.of(array.shape[1:], array.dtype) for array in first)
         self.length = len(first[0])
 
     def identity(self) -> dict[str, Any]:
-        """A hash of the first block, before the first step. See Source.identity."""
+        """Identify the source by a hash of the first block, as `Source.identity` does; only before it is iterated."""
         parts = self._first[0] if self._first else ()
         return {"first": [digest(np.ascontiguousarray(part)) for part in parts]}
 
@@ -311,21 +385,21 @@ class Blocks:
             items = tuple(Item.of(array.shape[1:], array.dtype) for array in arrays)
             if items != self.items:
                 raise ValueError(
-                    f"the generator yields items of {', '.join(map(str, items))} after "
-                    f"{', '.join(map(str, self.items))}"
+                    f"all blocks must have items of {', '.join(map(str, self.items))}, as the first, got "
+                    f"{', '.join(map(str, items))}"
                 )
             yield arrays
 
     def close(self) -> None:
-        """End the generator where it stands, so that its own `finally` runs. Idempotent."""
+        """Close the generator, so that its `finally` blocks run. Idempotent."""
         close = getattr(self._blocks, "close", None)
         if close is not None:
-            with contextlib.suppress(ValueError):  # it is in the midst of a step, which nobody can end
+            with contextlib.suppress(ValueError):  # it is running in another thread and cannot be closed
                 close()
 
 
 def digest(first: HostArray) -> str:
-    """A hash of the first items, of FIRST_BYTES at most if there are several."""
+    """Return a hash of the first items, up to FIRST_BYTES or at least one item."""
     count = max(FIRST_BYTES // max(first[:1].nbytes, 1), 1)
     return hashlib.sha256(as_bytes(first[:count])).hexdigest()
 
@@ -338,20 +412,20 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result:
 def _as_block(block: Any) -> tuple[HostArray, ...]:
     arrays = tuple(np.asarray(part) for part in (block if isinstance(block, tuple) else (block,)))
     if not arrays or any(array.ndim == 0 for array in arrays):
-        raise ValueError("a block is an array, or a tuple of arrays, whose first axis counts its items")
+        raise ValueError("a block must be an array, or a tuple of arrays, whose first axis counts items; got no axis")
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
-        raise ValueError(f"the arrays of one block hold {sorted(lengths)} items: they must hold as many each")
+        raise ValueError(f"the arrays of a block must have as many items each, got {sorted(lengths)}")
     return arrays
 
 
 def as_source(given: Any) -> Source | Blocks:
-    """What `run` takes for an input: a Source, an array or memory map, a path (an `.npy` file, or a folder of them), a
-    list of paths, or a generator of blocks. Raises TypeError for anything else."""
+    """Return the source for an input of `run`: a Source, an array or memory map, a path of an `.npy` file or a folder,
+    a list of paths, or a generator of blocks. Raises TypeError for anything else."""
     if isinstance(given, (Source, Blocks)):
         return given
     if isinstance(given, np.ma.MaskedArray):
-        raise TypeError("a masked array's mask would be lost: give array.filled(...)")
+        raise TypeError("masked arrays are unsupported, as the mask would be lost: pass array.filled(...)")
     if isinstance(given, np.memmap):
         return FromFile.of_map(given) or FromArray(given)
     if isinstance(given, np.ndarray):
@@ -363,8 +437,8 @@ def as_source(given: Any) -> Source | Blocks:
     if isinstance(given, Iterator):
         return Blocks(given)
     if isinstance(given, list):
-        raise TypeError("a list is for the paths of files of one item each: give several sources as a tuple")
+        raise TypeError("a list must contain paths of files with one item each: pass several sources as a tuple")
     raise TypeError(
-        f"{type(given).__name__} is no source of items: give a numpy array, a numpy.memmap, the path of an .npy file "
-        "or of a folder of them, a list of paths, a generator of blocks, or a pipeline source such as Filled"
+        f"{type(given).__name__} is not a source: pass a numpy array, a numpy.memmap, the path of an .npy file or of a "
+        "folder of them, a list of paths, a generator of blocks, or a pipeline source such as Filled"
     )

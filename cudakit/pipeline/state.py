@@ -1,4 +1,4 @@
-"""The state that the threads of a run share: free buffers, queues, the first failure, the times of each part."""
+"""The state that the threads of a run share: free buffers, queues, the first failure, the times per stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cudakit.pipeline.tickets import Ticket
 
 @dataclass(frozen=True)
 class Failure:
-    """What stopped a run, at which chunk and in which part of its way."""
+    """An error that stopped a run, with its chunk and stage."""
 
     ticket: Ticket
     stage: str
@@ -25,42 +25,42 @@ class Failure:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The less, the sooner it is told of."""
+        """The failure with the lowest rank is reported: faults before lost contexts, then the earliest chunk."""
         late = isinstance(self.error, ContextLost) and not isinstance(self.error, DeviceFault)
         return late, self.ticket.index
 
 
 class Stopped(Exception):
-    """The run is over for this thread: another has failed."""
+    """The run was stopped, so this thread must end."""
 
 
 @dataclass
 class StageTimes:
-    """Seconds of each part of the work. rates: bytes a second of whole chunks."""
+    """Seconds per stage. rates: bytes per second of whole chunks."""
 
     busy: dict[str, float] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
-    quickest: float | None = None  # seconds an item, of the function's work on the device
+    quickest: float | None = None  # seconds per item of the function's work on the device, in the fastest chunk
     waited: dict[str, float] = field(default_factory=dict)
     spans: list[ChunkSpan] = field(default_factory=list)
 
     def add_wait(self, what: str, begin: float) -> None:
-        """What has been waited for since `begin` (perf_counter) is there."""
+        """Add the time since `begin` (perf_counter) to the time waited for `what`."""
         self.waited[what] = self.waited.get(what, 0.0) + time.perf_counter() - begin
 
 
 class State:
-    """One condition, and all that it guards. Every wait ends when the run is stopped."""
+    """A condition and the data that it guards. Every wait ends when the run is stopped."""
 
     def __init__(self, timeline: bool) -> None:
         self.condition = threading.Condition()
         self.in_free: deque[HostBuffer] = deque()
         self.out_free: deque[HostBuffer] = deque()
         self.ready: dict[int, Ticket] = {}
-        self.handed = 0  # tickets given out
-        self.end: int | None = None  # how many there are, once that is known
+        self.handed = 0  # tickets handed out
+        self.end: int | None = None  # number of tickets; None until it is known
         self.computed: deque[Ticket] = deque()
-        self.no_more = False  # nothing more will be computed
+        self.no_more = False  # no more chunks will be queued
         self.failure: Failure | None = None
         self.stopped = False
         self.items_done = self.chunks_done = self.bytes_in = self.bytes_out = 0
@@ -69,10 +69,10 @@ class State:
         self._timeline = timeline
 
     def wait_for(self, met: Callable[[], Any], what: str | None = None, tick: Callable[[], float] | None = None) -> Any:
-        """Wait until `met()`, called with the lock held, gives something true, and give that. Raises Stopped.
+        """Wait until `met()`, called with the lock held, returns a true value, and return that. Raises Stopped.
 
-        what: add the time to what was waited for. tick: called now and then meanwhile, without the lock; gives the
-        seconds to its next call.
+        what: the name under which the waiting time is added. tick: called without the lock while waiting; returns the
+        seconds until its next call.
         """
         begin = time.perf_counter()
         while True:
@@ -92,14 +92,13 @@ class State:
         return self.failure is not None and self.failure.ticket.index < ticket.index
 
     def put(self, queue: deque[Any], thing: Any) -> None:
-        """Add to a queue and wake whoever waits for it."""
+        """Add to a queue and wake the threads that wait for it."""
         with self.condition:
             queue.append(thing)
             self.condition.notify_all()
 
     def fail(self, ticket: Ticket, stage: str, error: BaseException) -> None:
-        """Stop the run. Of several failures the earliest chunk's is told; that the device is lost, only where nothing
-        tells by what."""
+        """Stop the run. Of several failures, the one with the lowest rank is reported."""
         with self.condition:
             failure = Failure(ticket, stage, error)
             if self.failure is None or failure.rank < self.failure.rank:
@@ -108,7 +107,7 @@ class State:
             self.condition.notify_all()
 
     def note(self, stage: str, lane: str, ticket: Ticket, begin: float, end: float, nbytes: int = 0) -> None:
-        """A part of a chunk took from `begin` to `end` (perf_counter)."""
+        """Record that a stage of a chunk ran from `begin` to `end` (perf_counter)."""
         with self.condition:
             times = self.times
             times.busy[stage] = times.busy.get(stage, 0.0) + end - begin

@@ -1,4 +1,4 @@
-"""The threads of a run that touch the host's side: readers fill pinned buffers, and writers empty them."""
+"""The reader and writer threads of a run: readers fill pinned buffers, writers pass results to the sinks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cudakit.pipeline.tickets import Ticket
 
 
 class ChunkReader:
-    """Takes tickets in order and gets their items into pinned memory, with as many threads as call `run`."""
+    """Takes tickets in order and reads their items into pinned memory. Each reader thread calls `run`."""
 
     def __init__(
         self, state: State, tickets: Iterator[Ticket], sources: Sequence[Source], items: Sequence[Item],
@@ -34,7 +34,7 @@ class ChunkReader:
         self._next = 0  # the item after those of the last ticket
 
     def run(self, number: int) -> None:
-        """Read until there is no more, or the run is stopped."""
+        """Read chunks until none is left, or the run is stopped."""
         try:
             while self._one(f"read {number}"):
                 pass
@@ -44,7 +44,8 @@ class ChunkReader:
     def _one(self, lane: str) -> bool:
         state = self._state
         with self._turn:
-            # A ticket and its buffer are taken together, so that no later chunk holds what an earlier one waits for.
+            # A ticket and its buffer are taken together, so that no later chunk has the buffer that an earlier one
+            # needs.
             free = state.in_free
             buffer = (
                 state.wait_for(lambda: state.end is not None or (free and free.popleft())) if self._staged else None
@@ -58,12 +59,12 @@ class ChunkReader:
                     self._finish(ticket.index)
                     return False
                 ticket, self._next = upcoming, upcoming.stop
-                # What a generator yields may change with its next step: it is copied before anybody takes that.
+                # The generator may reuse its array, so a block is copied before the next one is requested.
                 if ticket.block is not None:
                     self._fill(ticket, buffer, lane)
             except Stopped:
                 raise
-            except BaseException as error:  # the thread ends here in any case, and nobody else would know
+            except BaseException as error:  # reported here, because the thread ends and the error would be lost
                 self._broken(ticket, error)
                 return False
             state.handed += 1
@@ -87,7 +88,7 @@ class ChunkReader:
             self._state.condition.notify_all()
 
     def _broken(self, ticket: Ticket, error: BaseException) -> None:
-        """The chunks before this one are still worked on; it is the last."""
+        """Make this chunk the last one. The chunks before it are still processed."""
         ticket.error, ticket.block = error, None
         with self._state.condition:
             self._state.ready[ticket.index] = ticket
@@ -120,7 +121,7 @@ class ChunkReader:
 
 
 class ChunkWriter:
-    """Waits for chunks in the order they were queued and gives their results to the sinks."""
+    """Waits for chunks in the order they were queued, and passes their results to the sinks."""
 
     def __init__(
         self, state: State, sinks: Sequence[Sink], finished: Sequence[Sequence[Range]], *, finite: bool,
@@ -132,7 +133,7 @@ class ChunkWriter:
         self._ordered = any(sink.ordered for sink in sinks)
 
     def run(self, number: int) -> None:
-        """Write until nothing more will come: what has been computed also where a later chunk has failed."""
+        """Write results until no more chunks come. Computed chunks are written even if a later chunk has failed."""
         state = self._state
         while True:
             with state.condition:
@@ -187,8 +188,10 @@ class ChunkWriter:
 
 
 def check_finite(place: int, ticket: Ticket, results: HostArray, item_of: Callable[[int], list[HostArray]]) -> None:
-    """Raises ValueError where a result is not finite: how many, and which item has the first, with what its inputs,
-    read again by `item_of`, have of them."""
+    """Raise ValueError if results are not finite, with their number and the item of the first.
+
+    `item_of` reads the inputs of that item again, so that the error also reports their values that are not finite.
+    """
     if not _has_infinities(results.dtype):
         return
     bad = ~np.isfinite(results)
@@ -197,7 +200,7 @@ def check_finite(place: int, ticket: Ticket, results: HostArray, item_of: Callab
     first = np.unravel_index(int(np.argmax(bad)), bad.shape)
     item = ticket.start + int(first[0])
     inputs = [
-        f"input {number} of that item has {int(np.size(array) - np.count_nonzero(np.isfinite(array))):,} of them"
+        f"input {number} of that item has {int(np.size(array) - np.count_nonzero(np.isfinite(array))):,} such values"
         for number, array in enumerate(item_of(item))
         if _has_infinities(array.dtype)
     ]
@@ -208,7 +211,7 @@ def check_finite(place: int, ticket: Ticket, results: HostArray, item_of: Callab
 
 
 def _has_infinities(dtype: np.dtype[Any]) -> bool:
-    """Floating point, ml_dtypes' types too, which numpy counts among the void ones."""
+    """Whether a dtype is floating point. numpy classifies those of ml_dtypes as void."""
     return dtype.kind in "fc" or (dtype.kind == "V" and dtype.names is None and dtype.type is not np.void)
 
 

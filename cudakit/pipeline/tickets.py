@@ -1,4 +1,4 @@
-"""The chunks of a run on their way: one ticket each, in the order in which they are handed out."""
+"""Tickets: one per chunk of a run, in the order in which they are handed out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from cudakit.pipeline.sources import Blocks
 
 @dataclass(eq=False)
 class Ticket:
-    """One chunk on its way. block: what a generator yielded for it. arrays: its inputs in pinned memory. results: where
-    its outputs go in pinned memory. done: the end of its work on the device. error: why it could not be read."""
+    """One chunk during a run.
+
+    block: its block from a generator. arrays: its inputs in pinned memory. results: its outputs in pinned memory. done:
+    the end of its work on the device. error: the failure of reading it.
+    """
 
     index: int
     start: int
@@ -32,13 +35,16 @@ class Ticket:
 
     @property
     def length(self) -> int:
-        """Items."""
+        """Number of items."""
         return self.stop - self.start
 
 
 class Tickets:
-    """The chunks of a run in order. count: of all items; None until a generator has come to its end, or to as many as
-    were asked for. skipped: items that an earlier run has finished."""
+    """The chunks of a run in order.
+
+    count: number of all items; None until a generator has ended or yielded as many as requested. skipped: number of
+    items that an earlier run has finished.
+    """
 
     def __init__(
         self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int]
@@ -57,8 +63,8 @@ class Tickets:
             stop = start + len(block[0])
             if stop - start > self._chunk:
                 raise ValueError(
-                    f"the generator yields {stop - start:,} items at once, and a chunk holds {self._chunk:,}: pass "
-                    "chunk= as large as its largest block"
+                    f"a block must have at most {self._chunk:,} items, the chunk size, got {stop - start:,}: pass "
+                    "chunk= as large as the largest block"
                 )
             if self._most is not None and stop > self._most:
                 stop = self._most

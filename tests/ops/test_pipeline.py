@@ -219,7 +219,7 @@ def test_buffers_stay_within_the_budgets(device) -> None:
 def test_a_chunk_over_budget_is_refused_with_what_would_fit(device) -> None:
     a = items(100)
     item = a[0].nbytes
-    with pytest.raises(ValueError, match=r"chunks of 50 items take .* of device memory .* give chunk=4 or less"):
+    with pytest.raises(ValueError, match=r"chunks of 50 items need .* of device memory .* pass chunk=4 or less"):
         pipeline.run(double, a, None, devices=device, streams=3, chunk=50, memory=25 * item)
     with pytest.raises(ValueError, match="pinned host memory"):
         pipeline.run(double, a, None, devices=device, streams=3, chunk=50, host_memory=100)
@@ -228,25 +228,25 @@ def test_a_chunk_over_budget_is_refused_with_what_would_fit(device) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"sources": (items(4), items(5))}, "4, 5 items: they must have as many"),
-        ({"sources": 3}, "int is no source"),
-        ({"sinks": 3}, "int is no sink"),
+        ({"sources": (items(4), items(5))}, "same number of items, got 4, 5"),
+        ({"sources": 3}, "int is not a source"),
+        ({"sinks": 3}, "int is not a sink"),
         (
             {"sinks": np.empty((4, ROWS, COLS), np.float64), "outputs": ((ROWS, COLS), "float32")},
-            "holds items of float64",
+            "has items of float64",
         ),
-        ({"sinks": np.empty((3, ROWS, COLS), np.float32)}, "4 items were asked for, and the array for them holds 3"),
-        ({"count": 5}, "5 items were asked for, and the sources have 4"),
-        ({"streams": 0}, "streams=0"),
-        ({"chunk": 0}, "chunk=0"),
-        ({"devices": []}, "empty list of devices"),
-        ({"resume": True}, "cannot be resumed: a null sink keeps nothing"),
-        ({"sources": iter([])}, "yields nothing"),
-        ({"devices": "sim"}, r"devices='sim': give a Device or several"),
-        ({"memory": "2GB"}, r"memory='2GB': a whole number from 1 on"),
-        ({"host_memory": -10}, "host_memory=-10: a whole number"),
-        ({"streams": 2.5}, "streams=2.5: a whole number"),
-        ({"outputs": (8,)}, r"one result is described by \(shape, dtype\)"),
+        ({"sinks": np.empty((3, ROWS, COLS), np.float32)}, "must have room for 4 items, got 3"),
+        ({"count": 5}, "count must be at most 4, the items of the sources, got 5"),
+        ({"streams": 0}, "streams must be a whole number of at least 1, got 0"),
+        ({"chunk": 0}, "chunk must be a whole number of at least 1, got 0"),
+        ({"devices": []}, "at least 1 device, got an empty list"),
+        ({"resume": True}, "cannot be resumed: a null sink keeps no results"),
+        ({"sources": iter([])}, "must yield at least one block"),
+        ({"devices": "sim"}, r"devices must be a Device or a list .*got 'sim'"),
+        ({"memory": "2GB"}, r"memory must be a whole number .*got '2GB'"),
+        ({"host_memory": -10}, r"host_memory must be a whole number .*got -10"),
+        ({"streams": 2.5}, r"streams must be a whole number .*got 2.5"),
+        ({"outputs": (8,)}, r"must have \(shape, dtype\) per result"),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
@@ -338,7 +338,7 @@ def test_a_finished_folder_of_other_results_is_not_taken_for_done(device, tmp_pa
     pipeline.run(double, a, tmp_path / "out", devices=device)
     with pytest.raises(ValueError, match="the folder is of another job"):
         pipeline.run(double, a[:, :2], tmp_path / "out", devices=device, resume=True)
-    with pytest.raises(ValueError, match="where the items come from"):
+    with pytest.raises(ValueError, match="the folder for results is a source"):
         pipeline.run(double, tmp_path / "out", tmp_path / "out", devices=device, resume=True)
 
 
@@ -435,7 +435,7 @@ def test_a_file_cut_short_is_named(device, tmp_path) -> None:
     np.save(tmp_path / "one.npy", a)
     data = (tmp_path / "one.npy").read_bytes()
     (tmp_path / "one.npy").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match=r"one\.npy is cut short"):
+    with pytest.raises(ValueError, match=r"one\.npy is truncated"):
         pipeline.run(double, tmp_path / "one.npy", out, devices=device, chunk=2)
 
 
@@ -463,7 +463,7 @@ def test_a_generator_that_fails_stops_at_its_chunk(device, tmp_path) -> None:
         pipeline.run(double, blocks(), tmp_path / "out", devices=device)
     assert told.value.report.items == 6
     assert len(finished(tmp_path / "out")) == 6
-    with pytest.raises(pipeline.PipelineError, match="yields 5 items at once, and a chunk holds 3"):
+    with pytest.raises(pipeline.PipelineError, match="at most 3 items, the chunk size, got 5"):
         pipeline.run(double, (a[s] for s in (slice(0, 3), slice(3, 8))), None, devices=device)
 
 
@@ -506,7 +506,7 @@ def test_a_file_of_an_items_name_that_is_no_result_is_told(device, tmp_path) -> 
     with pytest.raises(pipeline.PipelineError):
         pipeline.run(fails_at(1, RuntimeError()), a, tmp_path / "out", devices=device, chunk=3)
     (tmp_path / "out" / "4.npy").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"4\.npy is no result of this job"):
+    with pytest.raises(ValueError, match=r"4\.npy is not a result of this job"):
         pipeline.run(double, a, tmp_path / "out", devices=device, chunk=3, resume=True)
 
 
@@ -531,11 +531,11 @@ def test_a_generator_fills_its_place_and_no_more(device, tmp_path, kind) -> None
         return np.empty((count, ROWS, COLS), np.float32)
 
     small = place(8)
-    with pytest.raises(pipeline.PipelineError, match=r"item 9 is past the end of .*, which holds 8 items"):
+    with pytest.raises(pipeline.PipelineError, match=r"item 9 is past the end of .*, which has room for 8 items"):
         pipeline.run(double, (a[i : i + 5] for i in (0, 5)), small, devices=device)
     if kind == "map":
         assert not small.base[8:].any(), "what lies behind it is as it was"
-    with pytest.raises(ValueError, match=r"10 items came, and .* holds 11"):
+    with pytest.raises(ValueError, match=r"room for 11 items, got 10"):
         pipeline.run(double, (a[i : i + 5] for i in (0, 5)), place(11), devices=device)
     out = place(7)
     report = pipeline.run(double, (a[i : i + 5] for i in (0, 5)), out, devices=device, count=7)
@@ -572,7 +572,7 @@ def test_two_maps_of_one_file_and_a_map_onto_itself(device, tmp_path) -> None:
 
     halves = (whole[:8], whole[8:])
     described: Any = [((ROWS, COLS), "float32")] * 2
-    with pytest.raises(pipeline.PipelineError, match="resume=True goes on"):
+    with pytest.raises(pipeline.PipelineError, match="pass resume=True to continue"):
         pipeline.run(both, a, halves, outputs=described, devices=device, chunk=2)
 
     def rest(chunk: pipeline.Chunk, x: Any, one: Any, other: Any) -> None:
@@ -584,11 +584,11 @@ def test_two_maps_of_one_file_and_a_map_onto_itself(device, tmp_path) -> None:
     np.testing.assert_array_equal(whole, np.concatenate([2 * a, 4 * a]))
     pipeline.run(double, whole, whole, devices=device, chunk=3)
     np.testing.assert_array_equal(whole, np.concatenate([4 * a, 8 * a]))
-    with pytest.raises(ValueError, match="writes over its own source"):
+    with pytest.raises(ValueError, match="overwrites its own source"):
         pipeline.run(double, whole, whole, devices=device, chunk=3, resume=True)
-    with pytest.raises(ValueError, match="two results cannot both go to"):
+    with pytest.raises(ValueError, match="two sinks write to"):
         pipeline.run(rest, a, (tmp_path / "o", tmp_path / "o"), outputs=described, devices=device)
-    with pytest.raises(ValueError, match="two results cannot both go to the same memory"):
+    with pytest.raises(ValueError, match="two sinks write to the same memory"):
         pipeline.run(rest, a, (whole[:8], whole[4:12]), devices=device)
 
 
@@ -596,9 +596,9 @@ def test_results_replace_their_own_items_and_no_others(device) -> None:
     """A chunk of results must not land on items that a later chunk reads."""
     whole = items(8)
     for source, sink in ((whole[:6], whole[2:]), (whole[1:], whole[:-1]), (whole, whole[::-1])):
-        with pytest.raises(ValueError, match="memory that other items come from"):
+        with pytest.raises(ValueError, match="shares memory with other items of a source"):
             pipeline.run(double, source, sink, devices=device, chunk=2)
-    with pytest.raises(ValueError, match="memory that other items come from"):
+    with pytest.raises(ValueError, match="shares memory with other items of a source"):
         pipeline.run(double, pipeline.FromArray(whole[:4], repeats=2), whole, devices=device, chunk=2)
     np.testing.assert_array_equal(whole, items(8))
     half = whole.shape[1] // 2
@@ -610,7 +610,7 @@ def test_results_replace_their_own_items_and_no_others(device) -> None:
 
 def test_items_that_are_numbers_are_replaced_by_their_own_results_only(device) -> None:
     numbers = np.arange(8, dtype=np.float32)
-    with pytest.raises(ValueError, match="memory that other items come from"):
+    with pytest.raises(ValueError, match="shares memory with other items of a source"):
         pipeline.run(double, numbers[:6], numbers[2:], devices=device, chunk=2)
     pipeline.run(double, numbers, numbers, devices=device, chunk=2)
     np.testing.assert_array_equal(numbers, 2 * np.arange(8))
@@ -619,7 +619,7 @@ def test_items_that_are_numbers_are_replaced_by_their_own_results_only(device) -
 def test_a_value_that_is_not_finite_is_traced_to_the_input(device) -> None:
     a = items(40)
     a[3, 1, 1] = np.nan
-    with pytest.raises(pipeline.PipelineError, match=r"first at item 3.*input 0 of that item has 1 of them"):
+    with pytest.raises(pipeline.PipelineError, match=r"first at item 3.*input 0 of that item has 1 such values"):
         pipeline.run(double, a, np.empty_like(a), devices=device, chunk=2, streams=1, finite=True)
 
 
@@ -688,9 +688,9 @@ def test_nothing_is_left_open(device, tmp_path) -> None:
         return set(os.listdir("/proc/self/fd"))
 
     before = len(files())
-    with pytest.raises(TypeError, match="is no source"):
+    with pytest.raises(TypeError, match="is not a source"):
         pipeline.run(add, (tmp_path / "a.npy", 3), None, devices=device)
-    with pytest.raises(ValueError, match="is no place for results"):
+    with pytest.raises(ValueError, match="neither an .npy file nor a folder"):
         pipeline.run(double, tmp_path / "a.npy", (tmp_path / "b.npy", tmp_path / "c.txt"), devices=device)
     with pytest.raises(pipeline.PipelineError):
         pipeline.run(fails_at(0, RuntimeError()), blocks(), tmp_path / "b.npy", devices=device)
@@ -812,9 +812,9 @@ def test_the_same_work_one_step_after_another(device, pinned) -> None:
     np.testing.assert_array_equal(out, a + b)
     assert (report.items, report.chunks, report.bytes_in) == (17, 4, 2 * a.nbytes)
     assert (report.host_bytes > 0) == pinned
-    with pytest.raises(ValueError, match="18 items were asked for, and the sources have 17"):
+    with pytest.raises(ValueError, match="count must be at most 17, the items of the sources, got 18"):
         pipeline.sequential(add, (a, b), ((ROWS, COLS), "float32"), chunk=5, count=18, **options)
-    with pytest.raises(ValueError, match="chunks of 1 item or more, not 0"):
+    with pytest.raises(ValueError, match="at least 1 item, got tuple and chunks of 0"):
         pipeline.sequential(add, (a, b), ((ROWS, COLS), "float32"), chunk=0, **options)
 
 

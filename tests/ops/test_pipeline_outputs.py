@@ -321,10 +321,10 @@ def changed_later(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (other_source, r"of another job, or its source was changed: sources 0 path was .*a\.npy, now .*a2\.npy"),
+        (other_source, r"of another job, or its source has changed: sources 0 path was .*a\.npy, now .*a2\.npy"),
         (changed_content, "sources 0 first was"),
         (changed_later, "sources 0 modified was"),
-        (lambda folder: os.truncate(folder / "out.npy.part", 200), r"out\.npy\.part has 200 bytes, .* should have 256"),
+        (lambda folder: os.truncate(folder / "out.npy.part", 200), r"out\.npy\.part has 200 bytes, .* requires 256"),
         (lambda folder: (folder / "out.npy.part").unlink(), r"out\.npy\.part has 0 bytes"),
         (lambda folder: journal(folder, "0 4\n6 9\n"), "line '6 9' is past the end of 8 items"),
         (lambda folder: journal(folder, "0 4\n2 6\n"), "line '2 6' overlaps"),
@@ -426,13 +426,13 @@ def test_data_is_on_disk_before_the_journal_claims_it(
 @pytest.mark.parametrize(
     ("source", "sink", "kind", "why"),
     [
-        ("no.npy", None, FileNotFoundError, r"source '.*no\.npy' does not exist .*name an .npy file, a folder"),
+        ("no.npy", None, FileNotFoundError, r"source '.*no\.npy' does not exist .*pass an .npy file, a folder"),
         (["a.npy", "no.npy"], "out.npy", FileNotFoundError, r"source '.*no\.npy' does not exist"),
-        ("text.npy", None, ValueError, r"text\.npy is no .npy file that can be read"),
-        ("header.npy", None, ValueError, r"header\.npy is no .npy file that can be read"),
+        ("text.npy", None, ValueError, r"text\.npy is not a readable .npy file"),
+        ("header.npy", None, ValueError, r"header\.npy is not a readable .npy file"),
         ("a.npy", "no/out.npy", FileNotFoundError, "there is no folder .*no for out.npy"),
         ("a.npy", "a.npy/out", FileNotFoundError, r"there is no folder .*a\.npy for out"),
-        ("a.npy", "\ud800.npy", ValueError, "surrogates not allowed.*It was to read .* and write"),
+        ("a.npy", "\ud800.npy", ValueError, "surrogates not allowed.*Check that its sources, .* and its sinks"),
         ("\ud800.npy", None, ValueError, "not a valid name"),
     ],
 )
