@@ -690,7 +690,7 @@ def test_nothing_is_left_open(device, tmp_path) -> None:
     before = len(files())
     with pytest.raises(TypeError, match="is not a source"):
         pipeline.run(add, (tmp_path / "a.npy", 3), None, devices=device)
-    with pytest.raises(ValueError, match="neither an .npy file nor a folder"):
+    with pytest.raises(ValueError, match=r"neither an .npy file nor a folder"):
         pipeline.run(double, tmp_path / "a.npy", (tmp_path / "b.npy", tmp_path / "c.txt"), devices=device)
     with pytest.raises(pipeline.PipelineError):
         pipeline.run(fails_at(0, RuntimeError()), blocks(), tmp_path / "b.npy", devices=device)
