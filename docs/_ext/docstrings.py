@@ -94,6 +94,8 @@ def _fields(chunk: str) -> list[str]:
         if found is None:
             raise ValueError(f"{heading}: an entry is `name: text`, its further lines indented: {entry!r}")
         name = found[1].replace("*", "\\*")
+        if kind:
+            name = name.replace(", ", ",")  # Sphinx would read "start, stop" as a type and a name
         said = inline(" ".join(entry[found.end() :].split()))
         lines.append(f":{kind} {name}: {said}" if kind else f"   - **{name}** -- {said}")
     return [*lines, ""]
