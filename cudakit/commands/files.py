@@ -1,4 +1,4 @@
-"""A `.cu` file on the command line: how it is compiled, which ops declare it, what its kernels need."""
+"""A `.cu` file on the command line: how it is compiled, which ops declare it, which resources its kernels need."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from cudakit.family import Ladder, Launch
 
 
-FILE = "a .cu file; looked for here, then among cudakit's own kernels"
+FILE = "a .cu file, in the working directory or among cudakit's own kernels"
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser, file: str = FILE) -> None:
-    """The file and how it is compiled. file: the help for it."""
+    """Add the arguments for a file and its compilation. file: the help text of the file."""
     parser.add_argument("file", help=file)
     parser.add_argument(
         "--names", action="append", default=[], metavar="NAME", help='a template to instantiate: --names "gemm<128, 8>"'
     )
     parser.add_argument("--define", action="append", default=[], metavar="NAME[=VALUE]", help="a macro")
-    parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c")
+    parser.add_argument("--no-fmad", action="store_true", help="do not fuse a * b + c into one instruction")
     parser.add_argument(
         "--option",
         action="append",
@@ -45,7 +45,10 @@ def add_compile_arguments(parser: argparse.ArgumentParser, file: str = FILE) -> 
         help="an option of NVRTC: --option=-default-device, --option=-I../include",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print the compiler's options, and if headers were precompiled"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print the compiler's options, and whether headers were precompiled",
     )
 
 
@@ -53,23 +56,23 @@ NO_ARCHITECTURE = "--arch names no architecture: write sm_80, sm_90a, ..."
 
 
 def no_kernels(path: Path) -> str:
-    """Why nothing of a file without kernels was checked."""
+    """The message for a file without kernels, of which nothing was checked."""
     return f"{path} has no kernels: a template has one per --names"
 
 
 def expect_options(arguments: argparse.Namespace) -> None:
-    """Raises Refused for a --define that names no macro, or an --option that the command has a flag of its own for."""
+    """Raise Refused for a --define that is not a macro, or an --option for which the command has its own flag."""
     for option in arguments.option:
         if option.startswith(("--gpu-architecture", "-arch")):
-            raise Refused(f"--option={option}: name the architecture with --arch")
+            raise Refused(f"--option={option}: pass the architecture with --arch")
     expect_defines(arguments)
 
 
 def expect_defines(arguments: argparse.Namespace) -> None:
-    """Raises Refused for a --define that names no macro."""
+    """Raise Refused for a --define that is not a macro."""
     for pair in arguments.define:
         if not re.fullmatch(r"[A-Za-z_]\w*(\([\w\s,.]*\))?(=.*)?", pair, re.ASCII | re.DOTALL):
-            raise Refused(f"--define {pair}: that names no macro. Write NAME or NAME=VALUE")
+            raise Refused(f"--define {pair} is not a macro: write NAME or NAME=VALUE")
 
 
 def compiled_for(
@@ -79,8 +82,8 @@ def compiled_for(
     configs: Sequence[Launch],
     macros: Sequence[tuple[str, Any]] = (),
 ) -> compiler.Compiled:
-    """The file compiled (or found in the cache) for one architecture, with the templates that `configs` launch. macros:
-    those of the launches, of which the command's own replace others of the same name."""
+    """Compile the file for one architecture, or take it from the cache, with the template instances that `configs`
+    launch. macros: those of the launches; the command's own macros replace those of the same name."""
     expect_options(arguments)
     defines: dict[str, Any] = dict(macros)
     defines |= {name: value or None for name, _, value in (pair.partition("=") for pair in arguments.define)}
@@ -99,7 +102,7 @@ def compiled_for(
 
 
 def declared(path: Path) -> list[tuple[Any, Any]]:
-    """The (family, variant) pairs of cudakit.ops that a source file is declared by."""
+    """The (family, variant) pairs of cudakit.ops that use a source file."""
     from cudakit import ops
 
     root = headers.kernel_root()
@@ -112,12 +115,12 @@ def declared(path: Path) -> list[tuple[Any, Any]]:
 
 
 def declared_configs(path: Path) -> list[Launch]:
-    """How a source file's variants are launched for their families' shapes on the simulated device, without doubles."""
+    """The distinct launches of a source file's variants for their families' shapes on the simulated device."""
     return launches_of(declared(path))
 
 
 def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
-    """How variants are launched for their families' shapes on the simulated device, without arguments and doubles."""
+    """The distinct launches of variants for their families' shapes on the simulated device, without arguments."""
     if not pairs:
         return []
     from cudakit.device import Device
@@ -135,8 +138,8 @@ def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
 
 
 def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
-    """A family's problems of its shapes for the simulated device, in each dtype and mode: the problem, its inputs and
-    output on `device`, the options, and what it is in words."""
+    """The problems of a family's shapes for the simulated device, in each dtype and mode: the problem, its inputs and
+    output on `device`, the options, and a description."""
     import numpy as np
 
     for mode, options in family.modes.items():
@@ -157,8 +160,8 @@ def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[An
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What is known of a kernel once it is compiled. `name` is its name expression or C++ name, `types` its parameters'
-    as C++ or PTX has them, `bound` the most threads of a block that its launch bounds allow, or None."""
+    """The facts of a compiled kernel. `name`: its name expression or C++ name. `types`: its parameter types in C++ or
+    PTX. `bound`: the most threads per block that its launch bounds allow, or None."""
 
     mangled: str
     name: str
@@ -194,7 +197,7 @@ def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
         known = demangle(mangled)
         if known is not None and known.types:
             types = [kind.text for kind in known.types]
-        else:  # extern "C": those of the source, if they are plain
+        else:  # extern "C": the types in the source, if they are plain
             plain = plain_types(compiled.source, mangled, len(entry))
             types = [
                 kind.text if kind is not None and kind.size == parameter.size else _ptx_type(parameter)

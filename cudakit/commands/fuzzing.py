@@ -1,4 +1,4 @@
-"""`cudakit fuzz`: a family's variants on problems that hypothesis draws, held against the float64 reference."""
+"""`cudakit fuzz`: run a family's variants on problems drawn by hypothesis, and compare with the float64 reference."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class FuzzOutcome:
-    """What a run of fuzzing found. `ran` and `refused` count the problems of all variants; `different`: by variant, the
-    different problems that ran; `short`: by variant, a sentence if it ran on too few. `cut_after`:
-    the seconds after which no more problems were tried, None if all that were asked for were. `failed`: the variants
-    that were wrong. `failure`: the texts about them. `replay`: the command that draws their problems again, or, if none
-    was wrong, all. `reports`: what was wrong, as data."""
+    """The outcome of fuzzing. `ran` and `refused` count the supported and unsupported problems of all variants.
+    `different`: by variant, the number of distinct problems that ran; `short`: by variant, a sentence if it ran on too
+    few. `cut_after`: the seconds after which the run was cut short, None if it completed. `failed`: the wrong variants.
+    `failure`: the texts about them. `replay`: the command that draws their problems again, or all problems if none was
+    wrong. `reports`: the findings as data."""
 
     family: str
     variants: list[str]
@@ -42,7 +42,7 @@ class FuzzOutcome:
     reports: list[Report] = field(default_factory=list)
 
     def add(self, variant: Variant[Any], coverage: Coverage, least: int) -> None:
-        """Adds the problems of one variant, which must have run on `least` different ones."""
+        """Add the problems of one variant, which must have run on `least` different ones."""
         self.problems += coverage.drawn
         self.refused += coverage.refused
         self.ran += coverage.drawn - coverage.refused
@@ -53,14 +53,14 @@ class FuzzOutcome:
             self._report(variant, [Report("too few problems", short, full_text=short)], self.replay)
 
     def fail(self, variant: Variant[Any], text: str, found: Sequence[Report], replay: str) -> None:
-        """Notes the problem that a variant was wrong on. replay: the command that draws its problems again."""
+        """Record the problem on which a variant was wrong. replay: the command that draws its problems again."""
         self.problems += 1
         self.failed.append(variant.name)
         self.failure = text if self.failure is None else f"{self.failure}\n{text}"
         self._report(variant, found, replay)
 
     def _report(self, variant: Variant[Any], found: Sequence[Report], replay: str) -> None:
-        """Adds reports about a variant. One without a place is about its source file."""
+        """Add reports about a variant. One without a place gets its source file as the place."""
         about: dict[str, Any] = {"family": self.family, "variant": variant.name, "replay": replay}
         source = str(headers.find_source(variant.source))
         self.reports += [replace(one, **about).at(source) for one in found]
@@ -73,19 +73,19 @@ class FuzzOutcome:
         """One line, and the smallest failing problem of each variant that has one."""
         what = f"{self.family}/{self.variants[0]}" if len(self.variants) == 1 else self.family
         line = (
-            f"{what} on {self.device}: {self.problems} problems, {self.ran} runs, {self.refused} refused with a reason,"
+            f"{what} on {self.device}: {self.problems} problems, {self.ran} runs, {self.refused} unsupported,"
             f" seed {self.seed}: "
         )
         if self.cut_after is not None:
-            line += f"ended after {self.cut_after:g} seconds, "
+            line += f"stopped after {self.cut_after:g} seconds, "
         if self.failure is not None:
             which = f": {', '.join(self.failed)}" if len(self.variants) > 1 else ""
             return f"{line}FAILED{which}\n{self.failure}\nreplay: {self.replay}"
         if not self.ran:
-            return line + "NOTHING RAN, every problem was refused"
+            return line + "NOTHING RAN, every problem is unsupported"
         if self.short:
             return "\n".join([f"{line}TOO FEW PROBLEMS RAN", *(f"{name}: {why}" for name, why in self.short.items())])
-        return line + f"all right, on {min(self.different.values())} different problems or more per variant"
+        return line + f"passed, on at least {min(self.different.values())} different problems per variant"
 
 
 def run(
@@ -98,11 +98,11 @@ def run(
     checks: Collection[str] | None = None,
     seconds: float | None = None,
 ) -> FuzzOutcome:
-    """Runs each of the variants `names` (all if empty) on `examples` different problems of at most `elements` elements,
-    of the kind that it supports. One that is wrong does not keep the others from being tried, unless it loses a GPU.
+    """Run each of the variants `names` (all if empty) on `examples` different problems of at most `elements` elements,
+    of the kind that it supports. After a wrong variant the others still run, unless a fault has lost the GPU.
 
-    checks: those of a simulated device, all unless given. seconds: begin no new problem after that; a failing problem
-    may take as long again to be made small. Raises Refused where it cannot be done.
+    checks: those of a simulated device; all if None. seconds: start no new problem after this time; making a failing
+    problem smaller may take as long again. Raises Refused if the request is wrong or hypothesis is missing.
     """
     try:
         from cudakit.testing import replay, search
@@ -144,7 +144,7 @@ def run(
                 break
             if bench.lost and variants[number + 1 :]:
                 untried = ", ".join(one.name for one in variants[number + 1 :])
-                outcome.failure = f"{outcome.failure}\nthe GPU is lost to this process; not tried: {untried}"
+                outcome.failure = f"{outcome.failure}\nthis process has lost the GPU; not run: {untried}"
                 break
         if outcome.failed:
             outcome.replay = again(outcome.failed)
@@ -164,5 +164,5 @@ def fuzz(arguments: argparse.Namespace) -> int:
     )
     terminal.say(outcome.text())
     if outcome.failure is None and not outcome.ran:
-        return cli.nothing_checked(f"{', '.join(outcome.variants)} refused every problem")
+        return cli.nothing_checked(f"{', '.join(outcome.variants)} supports none of the problems")
     return cli.EXIT_OK if outcome.ok else cli.EXIT_FALSE

@@ -1,4 +1,4 @@
-"""The whole of a comparing script: measure a family's ladder, show it, draw it, write it down."""
+"""`cudakit bench` and the examples that measure a family: run its ladder, print, plot and write the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(description: str, family: str, arguments: Sequence[str] | None = None) -> int:
-    """An example's main function for one family. Returns the exit status."""
+    """The main function of an example for one family. Returns the exit status."""
     parser = argparse.ArgumentParser(description=description, formatter_class=cli.HelpFormatter)
     cli.add_bench_arguments(parser)
     cli.add_against_argument(parser, "measure the rows of an older --json again, on the same kind of device")
@@ -31,8 +31,8 @@ def main(description: str, family: str, arguments: Sequence[str] | None = None) 
 
 
 def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = None) -> int:
-    """Measures the families `names` as the flags of `cli.add_bench_arguments` say. old: an older report's file, which
-    the result is compared with; its own rows are measured, unless flags say which. Returns the exit status."""
+    """Measure the families `names` with the flags of `cli.add_bench_arguments`. old: the file of an older report to
+    compare with; without flags that select rows, the rows of that report are measured. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
                 return against.nothing_compared(old, why)
         report = _measure(device, work, once, progress)
     status = finish(report, arguments, table)
-    if arguments.plot is not None:  # last: the measurements are kept, whether or not there is something to draw
+    if arguments.plot is not None:  # last: an error of the plot must not lose the measurements
         plots.plot(report.as_dict(), arguments.plot)
     if old is not None and earlier is not None:
         status = max(status, against.conclude(earlier, report.as_dict(), old, table))
@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
 
 
 def selected(family: Ladder[Any], arguments: argparse.Namespace) -> list[tuple[Ladder[Any], Selection]]:
-    """What to run of a family, and of those that its function takes for other dtypes and options: softmax of float16 is
-    a variant of softmax_modes. Raises Refused for a variant, dtype or mode that none of them has."""
+    """The variants, dtypes and modes to run, of the family and of those that its function uses for other dtypes and
+    options: softmax of float16 is in softmax_modes. Raises Refused for an unknown variant, dtype or mode."""
     from cudakit import ops
 
     dtypes = {dtype: None for other in ops.families().values() for dtype in other.dtypes}
@@ -88,7 +88,7 @@ def selected(family: Ladder[Any], arguments: argparse.Namespace) -> list[tuple[L
 
 
 def _refuse(family: Ladder[Any], related: Mapping[str, Ladder[Any]], dtype: str, mode: str) -> NoReturn:
-    """Raises Refused with all that a family and its relatives have, for a dtype and mode that none of them has."""
+    """Raise Refused for a dtype and mode that no family has, with a list of those that exist."""
     dtypes = list(dict.fromkeys(name for other in related.values() for name in other.usual_dtypes))
     modes = list(dict.fromkeys(name for other in related.values() for name in other.modes))
     for what, name, known in (("dtype", dtype, dtypes), ("mode", mode, modes)):
@@ -99,7 +99,7 @@ def _refuse(family: Ladder[Any], related: Mapping[str, Ladder[Any]], dtype: str,
 
 
 def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -> int:
-    """How a measuring script ends: its table on `table`, its JSON where --json says. Returns the exit status."""
+    """Print the table of a measuring script's report, and write its JSON for --json. Returns the exit status."""
     result = report.as_dict()
     if not arguments.quiet:
         tables.show(result, table)
@@ -123,6 +123,6 @@ def _measure(
 
 
 def _shapes(family: Ladder[Any], kind: str, arguments: argparse.Namespace, once: bool) -> Sequence[Shape]:
-    """What was asked for, or the family's own shapes for this kind of device."""
+    """The requested shapes, or the family's own for this kind of device."""
     asked: Sequence[Shape] | None = arguments.shapes
     return family.shapes_for(kind, sweep=arguments.sweep, once=once) if asked is None else asked

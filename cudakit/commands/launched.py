@@ -1,4 +1,4 @@
-"""The kernels of a `.cu` file, and how often each was launched while a check ran."""
+"""The kernels of a `.cu` file, and the number of launches of each during a check."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class FileKernels:
-    """The kernels of one source file by name, each with its launches. All instances of a template are one kernel;
-    overloads are several. Kernels of included headers are not the file's.
+    """The kernels of one source file by name, with their launches. All instances of a template count as one kernel,
+    each overload as one. Kernels of included headers are left out.
 
     compiled: the file compiled for each architecture.
     """
@@ -41,15 +41,15 @@ class FileKernels:
                 self._launches.setdefault(match["name"], 0)
 
     def count(self, records: Iterable[Any]) -> list[Any]:
-        """Add the launches of the file's kernels among `records`. Returns the records that are of them."""
+        """Count the launches of the file's kernels among `records`. Returns the records of these kernels."""
         mine = []
         for record in records:
             if not any(annotate.same_file(file, self._path) for file in {file for file, _ in record.counters.per_line}):
-                continue  # another file's, perhaps of the same name
+                continue  # a kernel of another file, perhaps with the same name
             name = _kernel_of(record.name)
             if name not in self._launches:
                 if last_name(name) not in self._written:
-                    continue  # another file's, with code of this file inlined into it
+                    continue  # a kernel of another file, into which code of this file is inlined
                 self._launches.pop(last_name(name), None)
                 self._launches[name] = 0
             self._launches[name] += record.counters.launches
@@ -58,8 +58,8 @@ class FileKernels:
 
     @property
     def launches(self) -> dict[str, int]:
-        """Launches by kernel, in the order of the file's PTX, then the templates that nothing instantiates. The name
-        has parameter types if the kernel is overloaded."""
+        """Launches by kernel, in the order of the file's PTX, then the templates without an instance. The name of an
+        overloaded kernel includes its parameter types."""
         short = [name.partition("(")[0] for name in self._launches]
         return {
             base if short.count(base) == 1 else name: count
@@ -68,11 +68,11 @@ class FileKernels:
 
     @property
     def checked(self) -> int:
-        """How many of the kernels were launched."""
+        """The number of kernels that were launched."""
         return sum(count > 0 for count in self._launches.values())
 
     def lines(self) -> list[str]:
-        """A line per kernel, and how many were checked."""
+        """One line per kernel, and the number of checked ones."""
         return [
             *(f"  {name}: {_times(count)}" for name, count in self.launches.items()),
             f"{self.checked} of {len(self._launches)} kernel{'s' * (len(self._launches) != 1)} checked",
@@ -84,7 +84,7 @@ def _times(count: int) -> str:
 
 
 def _kernel_of(mangled: str) -> str:
-    """The kernel that a name in PTX is, or is an instance of."""
+    """The kernel of a name in PTX: for an instance, its template."""
     known = demangle(mangled)
     if known is None:
         return mangled
@@ -92,7 +92,7 @@ def _kernel_of(mangled: str) -> str:
 
 
 def _entries(ptx: str, path: Path) -> list[str]:
-    """The kernels of a PTX text that are written in `path`; all if it has no line info."""
+    """The kernels of a PTX text whose source is in `path`; all if it has no line info."""
     own = {number for number, file in _FILE.findall(ptx) if annotate.same_file(file, path)}
     entries = []
     for match in _ENTRY.finditer(ptx):

@@ -19,10 +19,10 @@ HELP = """Creates a project: a kernel, its declaration, its test and a GitHub wo
     cudakit new scale --folder .     this folder
 
 NAME.cu has two kernels that work, NAME.py declares them as FAMILY, test_NAME.py fuzzes them. README.md lists the
-commands. Replace the kernels and the reference by your own.
+commands. Replace the kernels and the reference with your own.
 """
 
-#: The files of a project, and the templates they are made of.
+#: The files of a project and their templates.
 FILES = {
     "@name@.cu": "kernel.cu",
     "@name@.py": "family.py",
@@ -35,8 +35,8 @@ FILES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags."""
-    parser.add_argument("name", help="of the family, its files and its folder: a Python identifier")
-    parser.add_argument("--folder", help="where to write the files; may exist (default: NAME)")
+    parser.add_argument("name", help="name of the family, its files and its folder: a Python identifier")
+    parser.add_argument("--folder", help="folder for the files; may exist (default: NAME)")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -47,13 +47,13 @@ def main(arguments: argparse.Namespace) -> int:
     there = [str(path) for path in made if path.exists() or path.is_symlink()]
     if there:
         exist = "exists" if len(there) == 1 else "exist"
-        raise Refused(f"{', '.join(there)} {exist} already: nothing was written. Choose another name or --folder")
+        raise Refused(f"{', '.join(there)} {exist} already, and nothing was written: choose another name or --folder")
     _expect_unused(arguments.name)
     for path, text in made.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Refused(f"{path.parent} cannot be made: {outputs.reason(error)}") from error
+            raise Refused(f"{path.parent} cannot be created: {outputs.reason(error)}") from error
         outputs.write_file(path, text)
         terminal.say(str(path))
     where = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
@@ -62,15 +62,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _expect_identifier(name: str) -> None:
-    """Raise Refused for a name that a module and a test cannot have."""
+    """Raise Refused for a name that cannot be a module's and a test's name."""
     if not re.fullmatch(r"(?!__)[A-Za-z_]\w{0,99}", name, re.ASCII) or keyword.iskeyword(name):
         raise Refused(f"{name!r} cannot name a module: write up to 100 letters, digits and _, such as row_norm")
 
 
 def _expect_unused(name: str) -> None:
-    """Raise Refused for the name of another module, which the project's would hide. Files here are the user's own."""
+    """Raise Refused for the name of another module, which the project's would hide, unless it is in this folder."""
     spec = importlib.util.find_spec(name)
-    origin = None if spec is None else spec.origin  # a folder without __init__.py has none
+    origin = None if spec is None else spec.origin  # None for a folder without __init__.py
     if name == "conftest" or (origin is not None and Path(origin).parent != Path.cwd()):
         raise Refused(f"{name!r} is the name of another module, which {name}.py would hide: choose another")
 

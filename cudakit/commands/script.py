@@ -1,4 +1,4 @@
-"""A user's script, run as the main program on the simulated device, with the faults and leaks that it leaves."""
+"""Run a user's script as the main program on the simulated device, and collect its faults and leaks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from cudakit.errors import CudakitError, DeviceUnavailable, LeakWarning, Refused
 
 
 def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> dict[str, Any]:
-    """Run a script to the end of its threads and of all that it queued, with the simulated device as the default one.
+    """Run a script until its threads and all queued work have ended, with the simulated device as the default one.
 
-    Returns "ok", "failure" and "leaks" of the JSON, and "reports", the `Report`s. Raises Refused if it asks for a GPU.
+    Returns "ok", "failure" and "leaks" of the JSON, and "reports", the `Report`s. Raises Refused if the script
+    requests a GPU.
     """
     about: dict[str, Any] = {"step": f"run {script}", "arch": arch, "script": script}
     found: list[reports.Report] = []
@@ -48,15 +49,15 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
             watch.finish()
     except DeviceUnavailable as error:
         raise Refused(
-            f"--run {script}: it asks for a GPU ({error}). Let it take cudakit.Device(), which is the "
-            "simulated device here"
+            f"--run {script}: the script requests a GPU ({error}). Use cudakit.Device(), which is the simulated "
+            "device here"
         ) from error
     except CudakitError as error:
         failure = str(error)
         found = reports.of_error(error, **about)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # asyncio.CancelledError is no Exception
+    except BaseException as error:  # asyncio.CancelledError is not an Exception
         failure = _failure(error, script)
         found = reports.of_error(error, **about)
     finally:
@@ -68,8 +69,8 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
             os.environ["CUDAKIT_DEVICE"] = device
     if sys.stdout.closed:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed when this process ends)
-        raise Refused(f"--run {script}: it closed stdout, on which the verdict is printed: call flush() instead")
-    # reports of errors that the script caught count too
+        raise Refused(f"--run {script}: the script closed stdout, to which the result is printed: call flush() instead")
+    # errors that the script caught count too
     faults = {str(fault): fault for fault in (*warned, *watch.reports())}
     leaks = [text for text, fault in faults.items() if fault.kind == "leak"]
     if failure is None:
@@ -83,7 +84,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
 
 
 def _failure(error: BaseException, script: str) -> str:
-    """The traceback from the script's own frame on; without one (a syntax error) the error alone."""
+    """The traceback from the script's own frame on, or only the error if there is no such frame (a syntax error)."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
@@ -94,7 +95,7 @@ def _failure(error: BaseException, script: str) -> str:
 
 @contextlib.contextmanager
 def _listening(warned: list[Any]) -> Iterator[None]:
-    """Collects the reports that come as warnings, which Python may hide."""
+    """Collect reports that are raised as warnings, which Python may hide."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -111,12 +112,12 @@ def _listening(warned: list[Any]) -> Iterator[None]:
 
 
 class _Left(BaseException):
-    """The script ended or replaced this process, by the call that the message names."""
+    """The script called a function that ends or replaces this process; the message names it."""
 
 
 @contextlib.contextmanager
 def _kept_alive() -> Iterator[None]:
-    """Have os._exit() and os.exec*() end the script and not this process, so that the verdict is not lost."""
+    """Make os._exit() and os.exec*() end only the script and not this process, so that the result is printed."""
     process = os.getpid()
     exits = os._exit
     calls: tuple[Callable[..., Any], ...] = (exits, os.execv, os.execve)
@@ -135,7 +136,7 @@ def _kept_alive() -> Iterator[None]:
     try:
         yield
     except _Left as left:
-        raise CudakitError(f"the script ended by {left}, so what it left queued was not checked") from None
+        raise CudakitError(f"the script ended by {left}, so its queued work was not checked") from None
     finally:
         for call in calls:
             setattr(os, call.__name__, call)

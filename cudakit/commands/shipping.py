@@ -30,15 +30,15 @@ HELP = """Writes kernels as fat binaries with a C header, a C++ example and a ma
     cudakit export scale.cu -o out
     cudakit export gemm.cu --names "gemm<128, 8>" --names "gemm<64, 8>" --arch sm_80,sm_90a -o out
 
-The header has a launcher per kernel, typed by the kernel's own signature. It opens libcuda when the program runs, so
-that a program builds without CUDA's libraries. docs/shipping_kernels.md describes each file.
+The header has one launcher per kernel, with the types of the kernel's signature. It opens libcuda at run time, so a
+program builds without CUDA's libraries. docs/shipping_kernels.md describes each file.
 
-Of a family, the kernels are those that its variants launch for its shapes. Each variant runs on the simulated device
-first; one that is wrong, or that the device reports, is not exported.
+The kernels of a family are those that its variants launch for its shapes. Each variant first runs on the simulated
+device; nothing is exported if one is wrong or faults.
 
 PTX for later devices is included if --arch has an architecture without a letter, such as sm_80.
 
-Exit status 0 if the folder was written; 1 if a variant is wrong; 2 if the export could not be done as asked."""
+Exit status: 0 if the folder was written; 1 if a variant is wrong; 2 if the request was wrong."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="the folder to write; made if needed")
-    parser.add_argument("--name", help="of the header and its functions (default: the family's, or the file's)")
     parser.add_argument(
-        "--no-ptx", action="store_true", help="write machine code alone: not for later devices, nor the simulated one"
+        "-o", "--output", required=True, metavar="FOLDER", help="the folder to write; created if needed"
+    )
+    parser.add_argument(
+        "--name", help="name of the header and prefix of its functions (default: the family's or file's name)"
+    )
+    parser.add_argument(
+        "--no-ptx",
+        action="store_true",
+        help="write only machine code, which runs neither on later devices nor on the simulated one",
     )
     parser.add_argument("--no-trial", action="store_true", help="do not run the kernels for the example")
     parser.add_argument("--force", action="store_true", help="replace files that export did not write")
@@ -74,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _export_file(arguments: argparse.Namespace, path: Path) -> int:
     """The kernels of a file."""
     if arguments.variants:
-        raise Refused("--variants is of a family: name the kernels of a file with --names")
+        raise Refused("--variants needs a family: select the kernels of a file with --names")
     name = _name(arguments, path.stem)
     defines = dict(pair.partition("=")[::2] for pair in arguments.define)
     names = arguments.names or {one.entry: None for one in files.declared_configs(path) if "<" in one.entry}
@@ -95,7 +101,7 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
     from cudakit.device import Device
 
     if arguments.names or arguments.define or arguments.no_fmad or arguments.option:
-        raise Refused("--names, --define, --no-fmad, --option are of a .cu file: a family declares how it is compiled")
+        raise Refused("--names, --define, --no-fmad and --option need a .cu file: a family declares how it is compiled")
     name = _name(arguments, family.name)
     arch = trial.newest_simulated(arguments.arch)
     with (
@@ -120,10 +126,10 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
 
 
 def _name(arguments: argparse.Namespace, usual: str) -> str:
-    """The name of the export. Raises Refused if a header cannot have it."""
+    """The name of the export. Raises Refused if it cannot name a header."""
     name = usual if arguments.name is None else arguments.name
     if not re.search("[A-Za-z0-9]", name):
-        raise Refused(f"{name!r} cannot begin the names of functions in C: write one with a letter, --name scale")
+        raise Refused(f"{name!r} cannot be a prefix of C functions: pass a name with a letter, --name scale")
     prefix = identifiers.identifier(name)
     if identifiers.is_header(prefix):
         raise Refused(f"{prefix}.h is a header of C or CUDA: choose another with --name")
@@ -146,7 +152,7 @@ def _write(
     reasons: Mapping[int, str],
     left_out: Mapping[str, str],
 ) -> int:
-    """Write the folder and print what it has."""
+    """Write the folder and print its contents."""
     made = writing.contents(bundle, arguments.version, samples, reasons, ptx=not arguments.no_ptx)
     written = writing.write(Path(arguments.output), made, force=arguments.force)
     out = terminal.wrapping(sys.stdout)

@@ -1,8 +1,8 @@
-"""What scripts about pipelines share: their flags, the ways to do one stream of work, and the check of every chunk.
+"""Shared parts of examples of pipelines: their flags, the ways to process one stream of items, the check of each chunk.
 
-The work is judged as everything here is: the first items in full against a float64 reference, and then, while the
-stream runs at its own speed, a row of every item. No two chunks are alike (`numbered.Items`), so a chunk in the wrong
-place or a buffer that was filled early shows.
+The first items are compared in full with a float64 reference. While the stream runs at its own speed, one row of each
+item is compared. All chunks differ (`numbered.Items`), so a chunk in the wrong place or a buffer that was refilled too
+early is detected.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
 
-HOST_SLACK = 128 << 20  # beside the pinned buffers: kernels being compiled, copies for the comparison
+HOST_SLACK = 128 << 20  # memory besides the pinned buffers: compilation, copies for the comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chunk: str) -> None:
-    """The contract's flags, and those of a pipeline. count, size, chunk: what the help says of their defaults."""
+    """Add the common flags and those of a pipeline. count, size, chunk: the defaults as shown in the help."""
     cli.add_common_arguments(parser)
-    parser.add_argument("--count", type=cli.positive, metavar="N", help=f"how many items ({count})")
-    parser.add_argument("--size", type=cli.positive, metavar="N", help=f"rows and columns of one ({size})")
-    parser.add_argument("--chunk", type=cli.positive, metavar="N", help=f"items in a chunk ({chunk})")
-    parser.add_argument("--streams", type=cli.positive, default=3, metavar="N", help="streams (default: 3)")
+    parser.add_argument("--count", type=cli.positive, metavar="N", help=f"number of items ({count})")
+    parser.add_argument("--size", type=cli.positive, metavar="N", help=f"rows and columns of an item ({size})")
+    parser.add_argument("--chunk", type=cli.positive, metavar="N", help=f"items per chunk ({chunk})")
+    parser.add_argument("--streams", type=cli.positive, default=3, metavar="N", help="number of streams (default: 3)")
     parser.add_argument("--memory", type=_bytes, metavar="BYTES", help="device memory for the buffers, such as 2G")
     parser.add_argument("--host-memory", type=_bytes, metavar="BYTES", help="pinned memory for the buffers, such as 2G")
     parser.add_argument("--readers", type=cli.positive, default=4, metavar="N", help="reading threads (default: 4)")
@@ -58,18 +58,18 @@ def _bytes(text: str) -> int:
     try:
         return int(float(text[:-1] if unit > 1 else text) * unit)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write one such as 500M or 2G") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes: write one such as 500M or 2G") from None
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raises Refused for destinations that could not be written in the end."""
+    """Raise Refused for output files that cannot be written."""
     outputs.check_destination("--json", arguments.json)
     for path in arguments.plot or ():
         plots.check(path)
 
 
 class Judge:
-    """A sink that judges what passes: a row of every item, or with `full` all of it."""
+    """A sink that compares the results with the reference: one row of each item, or with `full` all rows."""
 
     def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
         self._judge, self._row = items.judge if full else items.judge_rows, row
@@ -86,15 +86,15 @@ class Judge:
         self.seen += stop - start
 
     def finish(self, count: int) -> None:
-        """Right only if every item has been seen: a check that has looked at nothing has found nothing."""
+        """Pass only if every item was compared."""
         if self.seen != count:
-            self._row.fail(f"{self.seen} of {count} items came out")
+            self._row.fail(f"{self.seen} of {count} items were returned")
         elif self._row.ok is None:
             self._row.verdict.ok = True
 
 
 def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
-    """The time of numpy for the first items, scaled to all of them."""
+    """The time of numpy for the first items, scaled to all items."""
     row = Row(Subject(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host"))
     some = items.blocks(0, max(1, min(shape[0], items.longest, (16 << 20) // max(items.work.nbytes, 1))))
     row.judge(items.judge(0, items.work.plain(some)))
@@ -106,7 +106,7 @@ def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
 def sequential_row(
     items: Items, device: Device, shape: tuple[int, ...], chunk: int, *, pinned: bool, rung: int, idea: str
 ) -> Row:
-    """One chunk after the other, waiting after each step."""
+    """Process one chunk after the other, and wait after each step."""
     row = Row(Subject(items.work.name, "pinned" if pinned else "pageable", rung, shape, items.work.dtype, idea=idea))
     judge = Judge(items, row)
     sources = items.resident(device, shape[0], pinned=pinned)
@@ -134,9 +134,9 @@ def pipelined_row(
     console: Console,
     timeline: bool = False,
 ) -> tuple[Row, pipeline.PipelineReport]:
-    """Through a pipeline, the first items judged in full before it is timed."""
+    """Process the stream in a pipeline; before it is timed, the first items are compared in full."""
     row = Row(Subject(items.work.name, name, rung, shape, items.work.dtype, idea=idea))
-    # A whole chunk and the last short one, so that nothing is compiled in the timed run.
+    # A full chunk and the last short one, so that the timed run does not compile.
     first = min(shape[0], chunk + shape[0] % chunk)
     whole = np.full((first, *items.work.item), np.nan, items.work.dtype)
     options: dict[str, Any] = {
@@ -144,7 +144,7 @@ def pipelined_row(
     }  # fmt: skip
     try:
         pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
-    except ValueError as error:  # budgets that hold no chunk
+    except ValueError as error:  # budgets that are too small for a chunk
         raise Refused(str(error)) from error
     row.judge(items.judge(0, whole))
     judge = Judge(items, row)
@@ -157,17 +157,16 @@ def pipelined_row(
     row.streamed(done)
     budget = done.host_bytes if arguments.host_memory is None else arguments.host_memory
     if done.host_growth > budget + HOST_SLACK:
-        row.fail(
-            f"the process grew by {done.host_growth:,} bytes, over its budget of {budget:,} and {HOST_SLACK:,} more"
-        )
+        row.fail(f"the process grew by {done.host_growth:,} bytes, over the budget of {budget:,} and {HOST_SLACK:,}")
     return row, done
 
 
 def ways(
     items: Items, device: Device, shape: tuple[int, ...], chunk: int, arguments: argparse.Namespace, console: Console
 ) -> tuple[list[Row], pipeline.PipelineReport]:
-    """The stream by numpy, step after step from ordinary and from pinned memory, and through a pipeline from pinned
-    memory and as it is made. With them the report of the pipeline from pinned memory, its timeline kept for --plot."""
+    """Process the stream by numpy, sequentially from ordinary and from pinned memory, and in pipelines from pinned
+    memory and from generated items. Returns the rows, and the report of the pipeline from pinned memory, with a
+    timeline for --plot."""
     rows = [cpu_row(items, shape)]
     for rung, pinned, memory in ((1, False, "ordinary memory"), (2, True, "pinned memory")):
         idea = f"a wait after each step, {memory}"
@@ -186,7 +185,7 @@ def ways(
 
 @contextmanager
 def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline.Progress], None]]:
-    """A bar for `pipeline.run(progress=...)`: items, and GB/s each way. Shown on a terminal only."""
+    """A bar for `pipeline.run(progress=...)`: items, and GB/s in each direction. Shown only on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -207,6 +206,6 @@ def draw(done: pipeline.PipelineReport, arguments: argparse.Namespace, title: st
 
 
 def link_ceiling(report: pipeline.PipelineReport) -> dict[str, Any]:
-    """The link of a report as a ceiling of the contract's JSON."""
+    """The link's bandwidths of a report, as a ceiling in the JSON."""
     link = report.link
     return {} if link is None else {"link": {"h2d": link.h2d, "d2h": link.d2h, "both": link.both}}

@@ -1,4 +1,4 @@
-"""`cudakit tune`: finds the best configurations of a family's variants, and keeps them for `variant="auto"`."""
+"""`cudakit tune`: find the best configurations of a family's variants, and save them for `variant="auto"`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from cudakit.tuning.run import Earlier, TuneReport
 
-HELP = """Finds the best configurations of a family's variants, and keeps them for variant="auto".
+HELP = """Finds the best configurations of a family's variants, and saves them for variant="auto".
 
 Each configuration of the constants that a variant declares (tune={"tile": (16, 32)}) is compiled, checked against the
-reference, and then timed in turns with the best one so far. On the simulated device, which has no clock, configurations
-are ordered by what it counts.
+reference, and then timed in alternation with the best one so far. The simulated device has no clock; there
+configurations are ranked by its counters.
 """
 
 
@@ -37,26 +37,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli.add_common_arguments(parser)
     parser.add_argument("--shapes", type=cli.parse_shapes, metavar="S,...", help="the shapes (default: the family's)")
     parser.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
-    parser.add_argument("--dtypes", type=cli.parse_names, metavar="DTYPE,...", help="these dtypes (default: the usual)")
     parser.add_argument(
-        "--modes", type=lambda text: text.split(","), metavar="MODE,...", help="these modes (default: the usual)"
+        "--dtypes", type=cli.parse_names, metavar="DTYPE,...", help="these dtypes (default: the family's first)"
+    )
+    parser.add_argument(
+        "--modes",
+        type=lambda text: text.split(","),
+        metavar="MODE,...",
+        help="these modes (default: the family's first)",
     )
     parser.add_argument(
         "--budget",
         type=_seconds,
         default=60.0,
         metavar="SECONDS",
-        help="for each shape, dtype and mode, compiles and the reference included (default: 60)",
+        help="time per shape, dtype and mode, including compilation and the reference (default: 60)",
     )
     parser.add_argument(
         "--search",
         choices=SEARCHES,
         default="auto",
-        help="exhaustive: every configuration in order; random: random ones and moves from the best; auto: random, and "
-        "all that are left once the budget suffices (default: auto)",
+        help="exhaustive: every configuration in order; random: random ones and neighbours of the best; auto: random, "
+        "then all others if the budget suffices (default: auto)",
     )
     parser.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="of the search and of the inputs (default: 0)"
+        "--seed", type=_seed, default=0, metavar="N", help="seed of the search and of the inputs (default: 0)"
     )
     parser.add_argument("--threads", type=cli.positive, metavar="N", help="compile N at once (default: one per CPU)")
     parser.add_argument(
@@ -64,12 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="search without the usual configurations, and hold the best against them at the end",
     )
-    parser.add_argument("--dry-run", action="store_true", help="keep nothing: auto stays as it is")
-    parser.add_argument("--forget", action="store_true", help="remove what is kept for the family, and end")
+    parser.add_argument("--dry-run", action="store_true", help="save nothing: auto stays as it is")
+    parser.add_argument("--forget", action="store_true", help="delete the family's saved configurations, and exit")
 
 
 def _seconds(text: str) -> float:
-    """Seconds above 0. Raises argparse's error for anything else."""
+    """Parse seconds above 0. Raises argparse's error for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -80,19 +85,19 @@ def _seconds(text: str) -> float:
 
 
 def _seed(text: str) -> int:
-    """A whole number from 0 on. Raises argparse's error for anything else."""
+    """Parse a whole number of at least 0. Raises argparse's error for anything else."""
     try:
         value = int(text)
     except ValueError:
         value = -1
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: write a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: write a whole number of at least 0")
     return value
 
 
 @contextmanager
 def _saying(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yields step(text), which shows what runs now. On a terminal only."""
+    """Yield step(text), which shows the current step. Only on a terminal."""
     from rich.text import Text
 
     if console.quiet or not console.is_terminal:
@@ -109,14 +114,14 @@ def main(arguments: argparse.Namespace) -> int:
     outputs.check_destination("--json", arguments.json)
     family = cli.family(arguments.family)
     if arguments.forget:
-        terminal.say(f"{tuned.forget(family.name)} kept configurations of {family.name} were removed")
+        terminal.say(f"{tuned.forget(family.name)} saved configurations of {family.name} were deleted")
         return cli.EXIT_OK
     table, progress = cli.consoles(arguments)
     with _saying(progress) as step:
         report = search(arguments, Earlier(), step)
         earlier = Earlier().after(report)
         while earlier is not None:
-            step("another process, since a fault has lost the GPU for this one")
+            step("continuing in another process: a fault has lost the GPU for this one")
             report = _elsewhere(arguments, earlier)
             earlier = earlier.after(report)
     if not arguments.quiet:
@@ -132,7 +137,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def search(arguments: argparse.Namespace, earlier: Earlier, step: Callable[[str], None]) -> TuneReport:
-    """All searches that the arguments ask for, up to one that loses a GPU."""
+    """Run all requested searches, up to one that loses the GPU."""
     from cudakit.commands import ladder
     from cudakit.tuning.run import Settings, tune
 
@@ -154,11 +159,11 @@ def search(arguments: argparse.Namespace, earlier: Earlier, step: Callable[[str]
             if done.tunings and done.tunings[-1].outcome.lost is not None:
                 break
     if report is None:
-        raise Refused(f"there is nothing to tune of {arguments.family}")
+        raise Refused(f"{arguments.family} has nothing to tune")
     return report
 
 
-# A context that a kernel has lost does not come back in its process, so another one goes on --------------------------
+# A process cannot use a context again that a kernel has lost, so another process continues --------------------------
 
 _GO_ON = "from cudakit.commands.tuning import go_on; go_on()"
 
@@ -176,14 +181,14 @@ def _elsewhere(arguments: argparse.Namespace, earlier: Earlier) -> TuneReport:
             check=False,
         )
         if done.returncode:
-            raise Refused(f"the process that went on after a fault ended with status {done.returncode}")
+            raise Refused(f"the process that continued after a fault ended with status {done.returncode}")
         with open(to, "rb") as file:
             report: TuneReport = pickle.load(file)
     return report
 
 
 def go_on() -> None:
-    """What the other process does: reads its work from stdin, and writes the report to the file that it names."""
+    """The main function of the other process: read the work from stdin, write the report to the file named there."""
     given, earlier, to = pickle.load(sys.stdin.buffer)
     report = search(argparse.Namespace(**given), earlier, lambda text: None)
     with open(to, "wb") as file:

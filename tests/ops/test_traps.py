@@ -54,7 +54,7 @@ def test_a_check_that_saw_nothing_is_no_pass() -> None:
             judge(0, seen, blocks[:seen])
         judge.finish(6)
         assert row.ok is right
-        assert right or f"{seen} of 6 items came out" in str(row.verdict.why)
+        assert right or f"{seen} of 6 items were returned" in str(row.verdict.why)
 
 
 def test_the_worst_of_all_chunks_is_kept_and_the_hosts_time_is_carried_to_all_items(

@@ -391,7 +391,7 @@ def test_a_script_that_closes_stdout_is_refused(mine, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     assert command_line.main(["check", "mine.cu", "--arch", "sm_80", "--run", "try.py"]) == cli.EXIT_REFUSED
-    assert "error: --run try.py: it closed stdout" in " ".join(said.getvalue().split())
+    assert "error: --run try.py: the script closed stdout" in " ".join(said.getvalue().split())
 
 
 def test_the_script_leaves_nothing_behind(capsys, mine, monkeypatch):
@@ -415,10 +415,13 @@ def test_only_the_checks_asked_for_are_on(capsys, mine):
     ("arguments", "why"),
     [
         (["--annotate", "out.html"], "--annotate out.html: no family of cudakit.ops declares a kernel of mine.cu"),
-        (["--annotate", "absent/out.html", "--run", "try.py"], "--annotate absent/out.html: the folder absent does not exist"),
+        (
+            ["--annotate", "absent/out.html", "--run", "try.py"],
+            "--annotate absent/out.html: the folder absent does not exist",
+        ),
         (["--run", "absent.py"], "--run absent.py: the file does not exist"),
         (["--run", "empty.py", "--annotate", "out.html"], "no kernel of mine.cu was launched"),
-        (["--run", "gpu.py"], "it asks for a GPU"),
+        (["--run", "gpu.py"], "the script requests a GPU"),
         (["--checks", "rice"], "--checks rice: there are barrier, "),
         (["--arch", "90"], "--arch 90 is not an architecture"),
         (["--examples", "-1"], "--examples must be at least 0"),

@@ -259,7 +259,7 @@ def test_a_check_that_checked_nothing_is_no_success_in_any_file(check):
 def test_a_script_that_asks_for_a_gpu_is_refused_and_the_files_say_so(check):
     status, found, log, suite = check('cudakit.Device("gpu:99")')
     assert status == cli.EXIT_REFUSED
-    assert "it asks for a GPU" in found["nothing_checked"]
+    assert "the script requests a GPU" in found["nothing_checked"]
     assert not found["ok"]
     assert not log["runs"][0]["invocations"][0]["executionSuccessful"]
     assert [error.get("type") for error in suite.iter("error")] == ["nothing checked"]
@@ -268,7 +268,7 @@ def test_a_script_that_asks_for_a_gpu_is_refused_and_the_files_say_so(check):
 @pytest.mark.parametrize("flag", ["--sarif", "--junit"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(folder, monkeypatch, capsys, flag):
     monkeypatch.chdir(folder)
-    for name, why in (("-", "is written to a file"), ("absent/x", "does not exist. Create it")):
+    for name, why in (("-", "is not supported: name a file"), ("absent/x", "does not exist. Create it")):
         assert command_line.main(["check", "sub/mine.cu", flag, name]) == cli.EXIT_REFUSED
         said = capsys.readouterr()
         assert why in said.err

@@ -211,7 +211,7 @@ def test_a_file_of_another_author_is_kept(capsys, tmp_path):
     path = tmp_path / ".clangd"
     path.write_text(own)
     assert set_up(tmp_path) == 2
-    assert "--add adds a section to it" in capsys.readouterr().err
+    assert "--add adds a section" in capsys.readouterr().err
     assert path.read_text() == own
     assert set_up(tmp_path, "--add") == 0
     path.write_text(path.read_text() + after)

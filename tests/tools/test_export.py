@@ -394,7 +394,7 @@ def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
     [
         (("scale.cu", "--arch", "90"), "'90' is not an architecture"),
         (("scale.cu", "--arch", ","), "--arch names no architecture"),
-        (("scale.cu", "--name", "++"), "cannot begin the names of functions in C"),
+        (("scale.cu", "--name", "++"), "cannot be a prefix of C functions"),
         (("scale.cu", "--name", "string"), "string.h is a header of C"),
         (("template.cu",), "has no kernels: name a template's instances"),
         (("scale.cu", "-o", "scale.cu"), "is a file: name a folder"),
@@ -569,8 +569,8 @@ def test_of_several_outputs_the_wrong_one_is_traced(transpose, fake_driver, caps
     ("arguments", "said"),
     [
         (("transpose.py:FAMILY", "--variants", "tild"), "transpose has no variant 'tild'"),
-        (("transpose.py:FAMILY", "--names", "tiled<8>"), "--names, --define, --no-fmad, --option are of a .cu file"),
-        (("transpose.cu", "--variants", "naive"), "--variants is of a family"),
+        (("transpose.py:FAMILY", "--names", "tiled<8>"), "--names, --define, --no-fmad and --option need a .cu file"),
+        (("transpose.cu", "--variants", "naive"), "--variants needs a family"),
         (("transpos",), "there is no family 'transpos'"),
         (("softmax", "--variants", "split_row", "--arch", "sm_80"), "split_row: it needs sm_90 or later"),
     ],

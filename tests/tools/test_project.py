@@ -202,7 +202,7 @@ def test_files_that_exist_are_kept(folder, run):
     (folder / "test_rows.py").write_text("mine")
     status, said = run("new", "rows", "--folder", ".")
     assert status == 2
-    assert "test_rows.py exists already: nothing was written" in said
+    assert "test_rows.py exists already, and nothing was written" in said
     assert [path.name for path in folder.iterdir()] == ["test_rows.py"]
     assert (folder / "test_rows.py").read_text() == "mine"
 
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_made_is_refused(folder, run):
     (folder / "rows").write_text("a file")
     status, said = run("new", "rows")
     assert status == 2
-    assert "rows cannot be made: " in said
+    assert "rows cannot be created: " in said
     assert [path.name for path in folder.iterdir()] == ["rows"]
 
 
