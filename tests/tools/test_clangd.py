@@ -240,7 +240,7 @@ def test_the_arguments_can_be_printed(capsys, tmp_path):
         (["--arch", "sm_80a"], "a from sm_90"),
         (["--arch", "sm_90f"], "f from sm_100"),
         (["--arch", "90"], "not for '90'"),
-        (["--define", "1X"], "names no macro"),
+        (["--define", "1X"], "is not a macro"),
         (["--define", "TWICE(x)=x"], "is not a macro name"),
         (["--include", "absent"], "absent is not a folder"),
     ],

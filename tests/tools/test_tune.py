@@ -204,7 +204,7 @@ def test_a_choice_ends_with_its_source_and_can_be_switched_off_and_forgotten(
     source.write_text(KERNELS)
     assert project.launched(target) == tuned_kernel
     assert main(["tune", target, "--forget"]) == 0
-    assert "1 kept" in capsys.readouterr().out
+    assert "1 saved" in capsys.readouterr().out
     assert project.launched(target) == "tiled<8, 8, 0>"
 
 
