@@ -1,4 +1,4 @@
-"""Counters of the simulated device by kernel and line: the mix, coalescing, bank conflicts, atomics, occupancy."""
+"""Counters of the simulated device per kernel and line: mix, coalescing, bank conflicts, atomics, occupancy."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def counted():
 
 
 def line_of(text):
-    """The number of the one line of SOURCE that has `text` in it."""
+    """Return the number of the only line of SOURCE that contains `text`."""
     found = [number for number, line in enumerate(SOURCE.splitlines(), 1) if text in line]
     assert len(found) == 1, f"{text!r} is in lines {found}"
     return found[0]
 
 
 def at(counters, text):
-    """The counters of the line of SOURCE with `text` in it."""
+    """Return the counters of the line of SOURCE that contains `text`."""
     found = [share for (file, line), share in counters.per_line.items() if line == line_of(text)]
     assert len(found) == 1
     assert all(file.endswith("/test.cu") for file, _ in counters.per_line)
@@ -239,7 +239,7 @@ def test_counters_merge():
     assert total.as_dict()["instructions_atomic"] == total.mix["atomic"]
 
 
-# ---- the mix ----
+# ---- instruction mix ----
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The simulated device's counters against a GPU's, as Nsight Compute counted them, kernel by kernel.
+"""The simulated device's counters compared with a GPU's from Nsight Compute, per kernel.
 
-The simulated device runs the PTX that was measured, and what it counts today is held against the recorded counts.
+The simulated device runs the PTX that was measured, and its counts are compared with the recorded ones.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def test_what_is_kept_names_no_place_of_a_machine() -> None:
 # ---- single accesses ----
 
 
-# Patterns of 16-byte loads with lanes switched off of which the GPU takes one pass more or less: not understood.
+# Patterns of 16-byte loads with inactive lanes for which the GPU takes one pass more or less; the reason is unknown.
 ODD = {"load_16": {45, 52, 82, 86, 88}}
 
 
@@ -125,7 +125,7 @@ def test_wavefronts_of_single_accesses(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["copy_4", "copy_8", "copy_16"])
 def test_sectors_of_single_copies(name: str) -> None:
-    """Lanes that are filled with zeros, or take no part, touch no sector."""
+    """Inactive lanes, and lanes whose cells are filled with zeros, access no sector."""
     seed = list(patterns.ACCESSES | patterns.COPIES).index(name)
     size = patterns.COPIES[name]
     with np.load(PATTERNS) as found:
@@ -145,7 +145,7 @@ def test_sectors_of_single_copies(name: str) -> None:
     assert ours == theirs
 
 
-# ---- what ptxas will change ----
+# ---- changes by ptxas ----
 
 MERGED = r"""
 extern "C" __global__ void aligned(float* y, int n) {
@@ -191,7 +191,7 @@ def small() -> SimDevice:
 def test_neighbouring_loads_count_as_the_one_that_ptxas_makes(small: SimDevice, name: str, requests: int) -> None:
     counters = small.launch(name, 1, 64, np.zeros(64, np.float32), 4)
     assert counters.shared_load_requests == 2 * requests
-    # 32 lanes of 16 bytes are 4 passes, and so are words that lie 16 bytes apart: they meet in every fourth bank
+    # 32 lanes of 16 bytes take 4 passes, and so do words at distances of 16 bytes, which use every fourth bank
     assert counters.shared_load_wavefronts == 2 * requests * 4
 
 
@@ -227,6 +227,6 @@ def test_ncu_counts_the_same_today(gpu: cudakit.Device, tmp_path: Path) -> None:
 
 
 def test_a_kernel_is_known_by_its_code_and_not_by_its_comments() -> None:
-    """A comment put right must not ask for a GPU."""
+    """A change of comments must not require a new measurement."""
     code = 'int i = 1; // "one\n/* two\n */ const char* s = "// three"; '
     assert problems._code(code) == 'int i = 1; const char* s = "// three";'

@@ -1,7 +1,7 @@
-"""Every form of instruction on the simulated device, against what an H200 made of the same operands.
+"""Every form of instruction on the simulated device, compared with an H200's recorded results.
 
-`python -m tests.differential` runs both devices side by side, with more operands; `HYPOTHESIS_PROFILE=fuzz` makes the
-GPU's test here deeper.
+`python -m tests.differential` compares both devices with more operands; `HYPOTHESIS_PROFILE=fuzz` increases the number
+of operands of the GPU's test here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _differences(form: Form, words: np.ndarray, ours: Outcome, recorded: recordi
         return
     theirs = recorded.results(form)
     if theirs is None:
-        # only a checksum: where some of the lanes are known to differ it says nothing of the others
+        # a checksum cannot be compared if some lanes are known to differ
         known = any(explanation.matches(form) for explanation in EXPLANATIONS)
         if not known and recording.checksum(form, ours.results) != recorded.checksums[recording.key(form)]:
             yield f"{form.name}: another checksum"

@@ -1,4 +1,4 @@
-"""Every driver call made to fail in turn: the caller gets an error that says so, and nothing is left behind."""
+"""Each driver call fails in turn: the caller gets an error that names it, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ HOST = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap() -> None:
-    """What tests before these have left alive is passed over by hundreds of collections."""
+    """Exclude objects of earlier tests from the hundreds of garbage collections here."""
     gc.collect()
     gc.freeze()
 
 
 def use_everything(context: Context) -> None:
-    """One call, at the least, of everything the core does."""
+    """Use every feature of the core at least once."""
     context.synchronize()
     context.memory_info()
     context.stream_priorities()
@@ -62,7 +62,7 @@ def use_everything(context: Context) -> None:
 
 
 class Recorder:
-    """A driver that counts its calls."""
+    """A driver that records its calls."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -90,9 +90,9 @@ def calls_made() -> dict[str, int]:
 
 
 CALLS = calls_made()
-# Answers that are asked for to choose a way, not to do the work, and the texts of errors.
+# Queries that only select a method, and the texts of errors.
 ADVISORY = {"cuGetErrorName", "cuGetErrorString", "cuPointerGetAttribute", "cuStreamIsCapturing"}
-# Called where an object dies, which must not raise; and the pushing and the change of mode that go with it.
+# Calls of finalizers, which must not raise, with the changes of context and capture mode that they need.
 FREEING = {
     "cuMemFreeAsync", "cuMemFreeHost", "cuStreamDestroy", "cuEventDestroy", "cuMemHostUnregister", "cuCtxPushCurrent",
     "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
@@ -123,7 +123,7 @@ def test_each_call_that_fails_is_an_error_and_leaves_nothing_behind(name, nth):
         use_everything(context)
     except CudaError as caught:
         error = str(caught)
-    # Only work done by finalizers, or recording an event that stands in for one, may be done another way.
+    # Only the work of finalizers, or events recorded for them, has a fallback.
     if error is None:
         assert name in ("cuEventCreate", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent", "cuCtxSynchronize")
     else:
@@ -169,7 +169,7 @@ def test_a_context_lost_at_any_call_is_lost_for_good(name, nth):
             context.synchronize()
         with pytest.raises(ContextLost):
             use_everything(context)
-    # Whatever was alive is let go of without a word.
+    # Live objects are freed silently.
     gc.collect()
     context.close()
     del context
@@ -202,7 +202,7 @@ def test_a_copy_that_fails_leaves_no_array():
         context.driver.simInject("cuMemcpyHtoDAsync", code=R.CUDA_ERROR_INVALID_VALUE)
         with pytest.raises(CudaError) as caught:
             makers.array(context, stream, HOST)
-        # The traceback still holds the frames of the failure; the memory is free all the same.
+        # The memory is free although the traceback still holds the frames of the failure.
         assert context.driver.simStats().allocations == 0
         assert caught.value.routine == "cuMemcpyHtoDAsync"
 
@@ -227,7 +227,7 @@ def test_pinned_memory_that_cannot_be_had():
 
 
 def test_a_mistake_of_the_host_is_reported_where_it_shows():
-    """Not sticky: the simulated device names it, and goes on."""
+    """The error is not sticky: the simulated device reports it and remains usable."""
     with opened("sim") as context:
         stream = Stream(context)
         source = makers.pinned(context, (64,), np.float32)

@@ -1,4 +1,4 @@
-"""Every planted bug is reported with its class and its line; every correct twin runs in silence and is right."""
+"""Every planted bug is reported with its class and its line; every correct twin is correct and has no report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planted.catalogue import FOLDER
     [pytest.param(c, id=name, marks=[pytest.mark.long] if k % 4 else []) for k, (name, c) in enumerate(CASES.items())],
 )
 def test_wrong_is_reported_and_right_is_silent(case: Case) -> None:
-    """Both halves in one test: they share a compile."""
+    """Both halves are in one test because they share a compile."""
     seen = seen_by_sim(case, wrong=True)
     assert seen.kind == case.kind, seen.text or "no report"
     at = {line for file, line in seen.lines if file == str(case.file)}

@@ -1,4 +1,4 @@
-"""What is read out of compute-sanitizer's output, in the forms that its versions print, and the table made of it."""
+"""The parser of compute-sanitizer's output, with the formats of several versions, and the table of its results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_run_of_many_cases_is_cut_by_their_names() -> None:
     assert [read(parts[name]).finding for name in ("one", "two")] == ["", "Race between Read and Write access"]
 
 
-# Runs the program, and has something to say of one case; another never ends.
+# Runs the program, reports an error in one case, and hangs in another.
 TOOL = """#!{python}
 import subprocess, sys, time
 if "--help" in sys.argv: sys.exit(print("--print-limit"))
@@ -114,7 +114,7 @@ if program[3:5] == ["spin_unset_flag", "wrong"]: time.sleep(600)
 
 @pytest.mark.long
 def test_the_runner_and_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tool that only runs the program, on the simulated device."""
+    """Uses a stand-in tool that only runs the program, on the simulated device."""
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(TOOL.format(python=sys.executable, memcheck=MEMCHECK))
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)

@@ -1,4 +1,4 @@
-"""Memory accesses on the simulated device: what is reported when they are wrong, and how they are counted."""
+"""Memory accesses on the simulated device: reports of invalid ones, and their counters."""
 
 import numpy as np
 import pytest
@@ -179,7 +179,7 @@ def test_lanes_may_point_everywhere(wrong):
     y = np.zeros(41, np.float32)
     counters = wrong.launch("spread_pointers", 1, 41, pointers, y)
     assert y.tolist() == [10 * k + 2 for k in range(40)] + [9]
-    # 41 pointers of 8 bytes fill 11 sectors; each row is a sector of its own
+    # 41 pointers of 8 bytes fill 11 sectors; each row is one sector
     assert counters.global_load_sectors == 11 + 41
     pointers[17] += 1 << 20
     report = report_of(wrong, "spread_pointers", 1, 41, pointers, y)
@@ -206,7 +206,7 @@ def test_barrier_in_a_parted_warp(wrong):
     report = report_of(wrong, "parted_barrier", 1, 64, x.copy())
     assert report.kind == "divergent barrier"
     assert report.line == line_of("if (x[t]) { x[t] = 3")
-    # whole warps on both sides are what hardware allows
+    # hardware allows whole warps on both sides
     x[:64] = np.arange(64) >= 32
     wrong.launch("parted_barrier", 1, 64, x)
     assert x[64:].tolist() == [2] * 32 + [1] * 32
@@ -274,7 +274,7 @@ def test_dynamic_shared_memory_that_the_launch_does_not_have(counted):
 
 
 def launch_on(device, name, grid, block, *args, **more):
-    """Launch on arrays that start at an address of choice: (array, bytes to skip)."""
+    """Launch on arrays at a chosen offset: (array, bytes to skip)."""
     params = []
     for value, (_, size) in zip(args, device.kernel(name).params, strict=True):
         if isinstance(value, tuple):
@@ -353,7 +353,7 @@ def test_padding_a_tile_removes_conflicts(counted, pad):
 
 
 def _passes(lane_offsets, size):
-    """Passes of lanes that go together: the words that the busiest bank has."""
+    """Return the passes of lanes that access together: the number of words in the busiest bank."""
     offsets = np.array([offset for offset in lane_offsets if offset is not None])
     words = np.unique((offsets[:, None] // 4 + np.arange(size // 4)).ravel()) if len(offsets) else np.array([0])
     return int(np.bincount(words % 32).max()) if len(offsets) else 0
@@ -372,7 +372,7 @@ def test_wavefronts_of_partial_warps_by_hand(load):
     for size, group in ((4, 32), (8, 16), (16, 8)):
         for _ in range(40):
             lanes = np.sort(rng.choice(100, rng.integers(1, 100), replace=False))
-            shared = rng.integers(0, 8, 100)[np.arange(100) // 4 * 2 + np.arange(100) % 2]  # by lanes two apart
+            shared = rng.integers(0, 8, 100)[np.arange(100) // 4 * 2 + np.arange(100) % 2]  # by every second lane
             offsets = (shared if rng.random() < 0.5 else rng.integers(0, 200, 100)) * size
             place = [int(offsets[lane]) if lane in lanes else None for lane in range(128)]
             expected = fewest = worst = 0
@@ -393,7 +393,7 @@ def test_wavefronts_of_partial_warps_by_hand(load):
 @pytest.mark.parametrize("load", [False, True])
 @pytest.mark.parametrize("size", [1, 4, 8, 16])
 def test_lanes_at_one_address_count_as_any_others(size, load):
-    """They have a way of their own, which must not come to other figures."""
+    """They have their own code path, whose counts must be the same."""
     rng = np.random.default_rng(0)
     for threads in (32, 48, 64):
         for count in (1, threads // 3, threads - 1, threads):

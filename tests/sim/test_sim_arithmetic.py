@@ -1,4 +1,4 @@
-"""The lane-wise instructions: against an H200's recorded results, and against exact arithmetic in Python."""
+"""Lane-wise instructions, compared with an H200's recorded results and with exact arithmetic in Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lanewise import Form, evaluate, simulate
 from cudakit.sim.ptx import parser as ptx
 from cudakit.sim.values import arithmetic
 
-# ---- against silicon ----
+# ---- compared with an H200 ----
 
 
 @cache
@@ -59,7 +59,7 @@ def _floats(patterns, kind):
     return patterns.astype(f"u{size // 8}").view(f"f{size // 8}").astype(np.float64)
 
 
-# the worst of PTX's bounds, relative, and absolute for those that have an absolute one
+# the widest of PTX's bounds: relative, and absolute if PTX has an absolute one
 _RELATIVE = {"tanh": 2**-10.9, "f16": 2**-9.9, "bf16": 2**-7, "f64": 2**-19.9, "div": 2**-22, "": 2**-21.9}
 _ABSOLUTE = {"lg2": 2**-16}
 
@@ -99,7 +99,7 @@ def test_sine_and_cosine_are_those_of_the_operand():
 
 @pytest.mark.parametrize("opcode", sorted(_recorded()))
 def test_uniform_values_and_arrays_mix(opcode):
-    """numpy scalars stand for values that all lanes share; alone or beside arrays they give the same bits."""
+    """A numpy scalar is one value for all lanes; the results have the same bits as with arrays, mixed or not."""
     for form, operands, _ in _recorded()[opcode]:
         rows = simulate(form, operands)
         uniform = simulate(form, [operand[5] for operand in operands])
@@ -120,12 +120,12 @@ def test_the_gpu_at_hand_gives_the_recorded_bits(gpu):
         assert not lanes.size, "\n".join(_lines(form, operands, results, made, lanes))
 
 
-# ---- against exact arithmetic ----
+# ---- compared with exact arithmetic ----
 
 
 def _round(value, precision, smallest, largest, mode):
-    """A Fraction rounded to a binary format (precision bits, least normal exponent, greatest exponent), as a Fraction
-    or None for infinity."""
+    """Round a Fraction to a binary format (precision in bits, least normal exponent, greatest exponent). Returns a
+    Fraction, or None for infinity."""
     if value == 0:
         return Fraction(0)
     size = abs(value)
@@ -160,17 +160,17 @@ def _pattern(value, kind):
 
 
 def _expected(exact, kind, mode):
-    """The pattern of a non-zero exact result."""
+    """Return the bit pattern of a non-zero exact result."""
     rounded = _round(exact, *_FORMATS[kind][:3], mode)
     return _pattern(math.copysign(math.inf if rounded is None else float(rounded), -1 if exact < 0 else 1), kind)
 
 
-# Operands come from a seed: hypothesis then has nothing to shrink, and every failure names its operands.
+# Operands come from a seed: hypothesis cannot shrink them, and every failure names its operands.
 _SEEDS = st.integers(0, 2**32 - 1)
 
 
 def _finite(kind, chance):
-    """The pattern of a finite number, often near another or near an end of the format."""
+    """Return the bit pattern of a finite number, often near another number or a limit of the format."""
     precision, smallest, largest = _FORMATS[kind][:3]
     fraction = precision - 1
     top = (largest - smallest + 1 << fraction) + (1 << fraction) - 1
@@ -264,14 +264,14 @@ def test_square_roots_round_the_exact_result(kind, mode, seed):
 @pytest.mark.parametrize(
     ("kind", "a", "b", "c"),
     [
-        # the sum is a tie of float32 but for what float64 cannot hold
+        # the sum is a tie of float32, except for a part too small for float64
         ("f32", 1 + 2.0**-12, 1 + 2.0**-12, 2.0**-80),
         ("f32", 1 + 2.0**-12, 1 + 2.0**-12, -(2.0**-80)),
         ("f32", 1 + 2.0**-12, -1 - 2.0**-12, 2.0**-80),
         # and a tie below its normal range
         ("f32", 2.0**-75 * (1 + 2.0**-20), 2.0**-75 * (1 - 2.0**-20), 2.0**-127 + 2.0**-149),
         ("f32", 2.0**-75 * (1 + 2.0**-20), 2.0**-75 * (-1 + 2.0**-20), 2.0**-127 + 2.0**-149),
-        # likewise for float64, whose sum is made of three parts
+        # the same for float64, whose sum has three parts
         ("f64", 2.0**-53 * (1 + 2.0**-52), 1 - 2.0**-52, 1 + 2.0**-52),
         ("f64", 2.0**-53 * (1 + 2.0**-52), -1 + 2.0**-52, 1 + 2.0**-52),
         ("f64", 2.0**-537 * (1 + 2.0**-52), 2.0**-538, 2.0**-1022),
@@ -286,7 +286,7 @@ def test_fma_does_not_round_twice(kind, a, b, c, mode):
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     meant = _expected(exact, kind, mode) if exact else _pattern(-0.0 if mode == "rm" else 0.0, kind)
     assert evaluate(f"fma.{mode}.{kind} d0, a, b, c;", f"{kind} {kind} {kind}", kind, *patterns) == meant
-    # beside ordinary lanes, and in more of them than a block holds
+    # among ordinary lanes, and in more lanes than a block has
     many = [np.array([_pattern(1.0, kind), pattern] * 5000, dtype=np.uint64) for pattern in patterns]
     made = evaluate(f"fma.{mode}.{kind} d0, a, b, c;", f"{kind} {kind} {kind}", kind, *many)
     assert made == [_pattern(2.0, kind), meant] * 5000
@@ -379,7 +379,7 @@ def test_carries_chain_to_wider_sums(seed):
         for row, got_low, got_high in zip(rows, low, high, strict=True):
             x, y = (word[0] | word[1] << 64 for word in row)
             assert got_low | got_high << 64 == meaning(x, y) & ((1 << 128) - 1)
-    # borrows and carries go on through words that are equal, or all ones
+    # borrows and carries propagate through words that are equal, or all ones
     text = "sub.cc.u64 d0, a, b; subc.cc.u64 d1, c, d; subc.u64 d2, c, d;"
     assert evaluate(text, kinds, "u64 u64 u64", 0, 1, 5, 5) == [(1 << 64) - 1] * 3
     text = "add.cc.u64 d0, a, b; addc.cc.u64 d1, c, d; addc.u64 d2, a, a;"
@@ -419,7 +419,7 @@ def test_bit_instructions_are_those_of_python(width, seed):
     for sign in "us":
         made = evaluate(f"bfe.{sign}{width} d0, a, b, c;", f"{kind} u32 u32", kind, a, c, d)
         for x, position, length, got in zip(a, c, d, made, strict=True):
-            # the ISA's own loop
+            # the loop in the PTX ISA
             last = min(position + length - 1, width - 1)
             fill = x >> last & 1 if sign == "s" and length else 0
             meant = sum(
@@ -487,7 +487,7 @@ def test_integers_become_floats_with_one_rounding(mode, seed):
 def test_narrowing_rounds_once(mode, seed):
     patterns = [row[0] for row in _vectors("f64", 1, Random(seed))]
     patterns += [_pattern(_value(p, "f16"), "f64") + d for p in (1, 2, 0x3FF, 0x7BFF, 0x3C01) for d in (-1, 0, 1)]
-    # halfway between neighbours of the shorter formats, and a little off
+    # halfway between neighbours of the shorter formats, and slightly off
     patterns += [
         _pattern(Fraction(2 * k + 1, 2 ** (n + 1)).__float__(), "f64") + d
         for n in (10, 24)
@@ -514,7 +514,7 @@ def test_narrow_types_in_wide_registers_use_the_low_part_and_extend():
     assert made == [0xFFF0, 0xF0, 0xFFFFFFFFFFFFFFF0, 0xFFFFFFF0]
 
 
-# ---- what is refused ----
+# ---- unsupported ----
 
 
 def _instruction(text, registers=".reg .b16 h<9>; .reg .b32 r<9>; .reg .b64 q<9>; .reg .f32 f<9>; .reg .pred p<9>;"):
@@ -592,7 +592,7 @@ def test_literals_take_the_type_of_their_place():
 
 
 def test_forms_are_checked_against_the_form_they_came_from():
-    """Two instructions that differ only in a lop3 table are two functions."""
+    """Two instructions that differ only in a lop3 table need two functions."""
     form = Form("lop3.b32 d0, a, b, c, 0x80; lop3.b32 d1, a, b, c, 0xFE;", ("b32",) * 3, ("b32", "b32"))
     low, high = simulate(form, [np.uint64(0b1100), np.uint64(0b1010), np.uint64(0b1001)])
     assert (int(low), int(high)) == (0b1000, 0b1111)

@@ -1,4 +1,4 @@
-"""Thread block clusters on the simulated device: ranks, distributed shared memory, barriers, and what goes wrong."""
+"""Thread block clusters on the simulated device: ranks, distributed shared memory, barriers, and errors."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ def test_mapa_vectors_and_generic_addresses(device):
     assert (out[:32].reshape(8, 4) == rank[:, None] + [0, 10, 20, 30]).all()
     assert out[99] == 8 * 101
     assert (wide == rank.astype(np.uint64) * 1000000007).all()
-    # the address lies in the cluster's window for all, in the own block's for block 0, and in global memory for none
+    # the address is in the cluster's window for all blocks, in the own block's for block 0, in global memory for none
     assert out[100:108].tolist() == [3] + [2] * 7
     assert (out[120:128] == rank).all()
 

@@ -48,7 +48,7 @@ def test_freeing_twice_or_inside_or_elsewhere_is_refused(host: Host) -> None:
     driver.cuMemFree(pointer)
     assert driver.cuMemFree(pointer) == (INVALID_VALUE,)
     assert "freed already" in driver.simLastMessage()
-    assert os.path.basename(__file__) in driver.simLastMessage()  # where
+    assert os.path.basename(__file__) in driver.simLastMessage()  # names the place
     assert driver.cuMemFree(0x1234) == (INVALID_VALUE,)
     queued = host.cuMemAllocAsync(64, 0)
     host.cuMemFreeAsync(queued, 0)
@@ -77,7 +77,7 @@ def test_host_and_device_pointers_are_told_apart(host: Host) -> None:
     assert host.driver.cuMemcpyHtoD(pointer, pointer, 16) == (INVALID_VALUE,)
     assert "device memory, but host memory is required" in host.driver.simLastMessage()
     assert host.driver.cuMemcpyDtoD(pointer, address_of(pageable), 16) == (INVALID_VALUE,)
-    # unified addressing: pinned memory has a device pointer of the same value
+    # unified addressing: the device pointer of pinned memory has the same value
     pinned[:] = 7
     host.cuMemcpyDtoD(pointer, address_of(pinned), 16)
     assert (host.download(pointer, 4) == 7).all()
@@ -242,7 +242,7 @@ def test_the_pool_keeps_what_its_threshold_says(keep: bool) -> None:
     assert pool_bytes(host, "USED_MEM_CURRENT") == 0
     assert (pool_bytes(host, "RESERVED_MEM_CURRENT") > 0) == keep
     assert (host.cuMemGetInfo()[0] < 1 << 20) == keep
-    # kept memory serves the pool again, and goes back before the device says that it has no more
+    # the pool reuses kept memory, and returns it to the device before an allocation fails
     host.cuMemFreeAsync(host.cuMemAllocAsync(900_000, stream), stream)
     host.cuStreamSynchronize(stream)
     host.cuMemFree(host.cuMemAlloc(1 << 20))
@@ -297,7 +297,7 @@ def test_a_pinned_destination_read_too_early_shows_poison(host: Host) -> None:
     other = host.stream()
     host.cuMemsetD8Async(host.cuMemAlloc(8), 0, 8, other)
     host.cuMemcpyDtoHAsync(address_of(out), pointer, 8, stream)
-    host.cuStreamSynchronize(other)  # the wrong stream
+    host.cuStreamSynchronize(other)  # waits for the wrong stream
     assert (out == POISON).all()
     host.cuStreamSynchronize(stream)
     assert (out == np.arange(8)).all()
@@ -322,7 +322,7 @@ def test_pageable_memory_may_change_right_after_an_async_copy(host: Host) -> Non
 
 @pytest.mark.parametrize("waited", [False, True])
 def test_a_plain_copy_from_pageable_memory_may_return_before_it_is_done(waited: bool) -> None:
-    # CUDA promises only that the source was read: another stream that is not ordered after it must not count on more
+    # CUDA guarantees only that the source was read: a stream that is not ordered after the copy must not use its result
     host = start(checks=())
     stream = host.stream()
     source, target = host.cuMemAlloc(4), host.upload(np.zeros(1, np.uint32))
@@ -345,11 +345,11 @@ def test_a_pinned_source_changed_in_flight_is_reported_once(host: Host) -> None:
     assert "source changed in flight" in report
     assert os.path.basename(__file__) in report
     host.cuStreamSynchronize(stream)
-    assert host.download(pointer, 8, np.uint8)[3] == 2  # as on hardware: the copy reads what is there when it runs
+    assert host.download(pointer, 8, np.uint8)[3] == 2  # as on hardware: the contents when the copy runs
 
 
 def test_a_pinned_buffer_used_both_ways_in_one_stream_is_correct(host: Host) -> None:
-    # up, work, down into the same buffer, up again: legal, though each copy finds the buffer changed
+    # copy in, compute, copy out to the same buffer, copy in again: valid, although the buffer changed before each copy
     stream, buffer = host.stream(), host.pinned(4, np.uint32)
     first, second = host.cuMemAlloc(16), host.cuMemAlloc(16)
     buffer[:] = 1

@@ -1,4 +1,4 @@
-"""The simulated driver as host code meets it: order, waiting, contexts, refusals, faults, leaks."""
+"""The simulated driver as host code uses it: order, waits, contexts, rejected calls, faults, leaks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def host() -> Host:
 
 @pytest.fixture
 def unchecked() -> Host:
-    """For tests of what mistakes in host code lead to, which the checks would report."""
+    """A host without checks, for tests of the effects of host bugs that the checks would report."""
     return start(checks=())
 
 
@@ -43,7 +43,7 @@ def test_nothing_works_before_cuinit_nor_without_a_context() -> None:
 
 
 def test_results_are_the_bindings_own_types(host: Host) -> None:
-    # code that forgets int() must fail here as it would on a GPU
+    # code without int() must fail here as it would on a GPU
     assert isinstance(host.cuMemAlloc(16), cu.CUdeviceptr)
     assert isinstance(host.stream(), cu.CUstream)
     assert isinstance(host.event(), cu.CUevent)
@@ -135,7 +135,7 @@ def test_an_event_waits_for_what_was_recorded_when_the_wait_was_made(host: Host)
     host.cuEventRecord(event, one)
     host.cuStreamWaitEvent(two, event, 0)
     host.cuMemcpyDtoDAsync(seen, pointer, 4, two)
-    host.cuEventRecord(event, one)  # recorded anew: the wait above does not see it
+    host.cuEventRecord(event, one)  # recorded again: this does not affect the wait above
     host.cuEventSynchronize(event)
     host.cuStreamSynchronize(two)
     assert host.download(seen, 1, np.uint32)[0] == 1
@@ -294,7 +294,7 @@ def test_the_current_context_is_the_threads_own() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_is_refused(host: Host) -> None:
-    with host.driver._lock.raw:  # as if another thread of the parent were in the driver: the child must not hang
+    with host.driver._lock.raw:  # as if another thread of the parent were in a driver call: the child must not hang
         child = os.fork()
         if child == 0:
             refused = host.driver.cuMemGetInfo()[0] == cu.CUresult.CUDA_ERROR_NOT_INITIALIZED
@@ -464,10 +464,10 @@ SIMULATED = sorted(name for name in dir(Driver) if name.startswith("cu"))
 
 
 def parameters_in_the_bindings(name: str) -> list[str]:
-    """Parameter names from the signature that the bindings' docstrings start with."""
+    """Return parameter names from the signature at the beginning of the bindings' docstrings."""
     line = (getattr(cu, name).__doc__ or "").strip().splitlines()[0]
     inside = line[line.index("(") + 1 : line.rindex(")")]
-    while "[" in inside:  # annotations hold commas
+    while "[" in inside:  # annotations contain commas
         inside = re.sub(r"\[[^\[\]]*\]", "", inside)
     # "unsigned int Flags", "limit: CUlimit", "char *name", "dev", "size_t numNodes=0"
     found = [re.search(r"(\w+)$", re.split("[:=]", part)[0].strip()) for part in inside.split(",") if part]
@@ -501,7 +501,7 @@ def test_events_are_checked(host: Host) -> None:
     host.cuCtxCreate(None, 0, 0)
     assert host.driver.cuEventRecord(event, 0) == (INVALID_HANDLE,)
     assert "different contexts" in host.driver.simLastMessage()
-    # to wait for an event of another context is allowed
+    # waiting for an event of another context is allowed
     host.cuStreamWaitEvent(0, event, 0)
     host.cuEventDestroy(event)
     host.cuCtxSynchronize()

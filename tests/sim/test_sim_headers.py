@@ -1,5 +1,5 @@
 """CUDA's own headers and libraries on the simulated device: cooperative groups, CUB, cuda::atomic and cuda::std,
-libdevice. Whole kernels, compared with numpy."""
+libdevice. Complete kernels, compared with numpy."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_the_standard_library_and_pipelines(libraries):
     assert (out == data + 1).all()
 
 
-# name, reference, lowest and highest argument, how many units in the last place it may be off (as CUDA documents)
+# name, reference, lowest and highest argument, permitted error in units in the last place (from CUDA's documentation)
 DOUBLES = [
     ("sin", math.sin, -1e6, 1e6, 2), ("cos", math.cos, -1e6, 1e6, 2), ("tan", math.tan, -100, 100, 2),
     ("asin", math.asin, -1, 1, 2), ("acos", math.acos, -1, 1, 2), ("atan", math.atan, -50, 50, 2),
@@ -286,7 +286,7 @@ TWO = [
 
 
 def maths():
-    """A kernel for each function, k_NAME(x) or k_NAME(x, y), whose result stands in x."""
+    """A kernel per function, k_NAME(x) or k_NAME(x, y), with its result in x."""
     lines = ["__device__ double divide(double a, double b) { return a / b; }"]
     lines.append("__device__ float dividef(float a, float b) { return a / b; }")
     for kind, table, suffix in (("double", DOUBLES, ""), ("float", FLOATS, "f")):
@@ -304,7 +304,7 @@ def maths_library():
 
 
 def units(got, want):
-    """How far off results are, in units in the last place of the wanted ones."""
+    """Return the errors of results, in units in the last place of the expected ones."""
     want = np.array(want)
     last = np.spacing(np.abs(want).astype(got.dtype)).astype(np.float64)
     return np.abs(got.astype(np.float64) - want) / last

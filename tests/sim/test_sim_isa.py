@@ -1,4 +1,4 @@
-"""What compilers emit for ordinary CUDA C++ runs on the simulated device: whole kernels, compared with numpy."""
+"""Ordinary CUDA C++ runs on the simulated device: complete kernels, compared with numpy."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def language(kind):
 
 @pytest.fixture(params=list(OPTIONS))
 def device(request):
-    """The same kernels compiled as usual, and for a debugger: everything in local memory, and sections of their own."""
+    """The same kernels compiled normally, and for a debugger: all variables in local memory, and extra sections."""
     return language(request.param)
 
 
@@ -251,7 +251,7 @@ def test_the_device_heap(device):
     device.launch("heap", 1, 32, out, kept)
     n = np.arange(1, 33)
     assert (out[:32] == n * (n - 1) // 2 + n).all()
-    assert out[32] == 1  # more than the heap has: a null pointer
+    assert out[32] == 1  # more than the heap's size: returns a null pointer
     live = [a for a in device.space.allocations() if a.kind == "heap"]
     assert [a.address for a in live] == kept.tolist()
     device.launch("heap_later", 1, 1, out, kept)
@@ -608,7 +608,7 @@ REDUX = """.version 8.8
 
 
 def test_float_reductions_of_a_warp():
-    """redux of .f32, which sm_100 has."""
+    """redux of .f32, an instruction of sm_100."""
     device = CheckedDevice(REDUX, ptx=True)
     values = np.random.default_rng(12).standard_normal(32).astype(np.float32)
     out = np.zeros((32, 4), np.float32)

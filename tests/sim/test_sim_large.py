@@ -1,4 +1,4 @@
-"""Large grids run in bounded memory: the machine holds a batch of blocks at a time."""
+"""Large grids run in bounded memory: the simulated device runs one batch of blocks at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __global__ void halves(const unsigned char* x, unsigned char* y) {
 }
 """
 BLOCKS = 1 << 20
-LIMIT = 256 << 20  # bytes; a register of every lane at once would take 128 MB
+LIMIT = 256 << 20  # bytes; one register of every lane of the grid would take 128 MB
 
 
 @pytest.mark.long

@@ -99,7 +99,7 @@ PTX_PRINT = b"""
 
 
 class Launcher:
-    """The module above in a fresh driver."""
+    """The module above in a new driver."""
 
     def __init__(self, **options: Any) -> None:
         self.host = start(**options)
@@ -111,7 +111,7 @@ class Launcher:
         )
 
     def arguments(self, out: Any, factor: float, n: int) -> tuple[Any, Any]:
-        """(the address of the pointer array, what keeps it alive)."""
+        """Return the address of the pointer array, and the objects that must stay alive."""
         values = (ctypes.c_uint64(int(out)), ctypes.c_float(factor), ctypes.c_uint32(n))
         pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in values))
         return ctypes.addressof(pointers), (pointers, values)
@@ -122,7 +122,7 @@ class Launcher:
 
 @pytest.fixture(scope="module")
 def shared_launcher() -> Launcher:
-    """For tests that break nothing."""
+    """A launcher for tests that do not cause faults."""
     return Launcher()
 
 
@@ -131,7 +131,7 @@ def test_a_kernel_runs_on_its_stream_with_the_values_of_the_call() -> None:
     stream, out = it.host.stream(), it.host.cuMemAlloc(4 * 100)
     address, (_, values) = it.arguments(out, 0.5, 100)
     assert it.launch(it.scale, (4, 1, 1), (32, 1, 1), address, stream=stream) == OK
-    values[1].value = 99.0  # copied by the launch: a change now is not seen
+    values[1].value = 99.0  # the launch has copied it: this change has no effect
     it.host.cuStreamSynchronize(stream)
     assert (it.host.download(out, 100) == np.arange(100) * 0.5).all()
     (record,) = it.driver.simEndCount(it.count)
@@ -291,7 +291,7 @@ def test_an_unloaded_module_takes_its_kernels_with_it() -> None:
     pointer, _ = it.host.cuModuleGetGlobal(it.module, b"counter")
     it.host.cuLaunchKernel(it.nothing, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0)
     it.host.cuModuleUnload(it.module)
-    assert len(it.count.records) == 1  # what was queued ran first
+    assert len(it.count.records) == 1  # work queued before it ran
     assert it.launch(it.nothing, (1, 1, 1), (32, 1, 1)) == INVALID_HANDLE
     assert it.driver.cuModuleUnload(it.module) == (INVALID_HANDLE,)
     assert it.driver.cuMemcpyDtoH(np.zeros(1, np.uint32), pointer, 4) == (INVALID_VALUE,)
@@ -309,11 +309,11 @@ def test_a_kernel_out_of_bounds_ends_the_context_with_a_report() -> None:
     it.host.cuMemcpyDtoHAsync(address_of(seen), out, 4 * 31, stream)
     illegal = cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     assert it.driver.cuStreamSynchronize(stream) == (illegal,)
-    assert (seen.view(np.uint8) == POISON).all()  # what came after it did not run
+    assert (seen.view(np.uint8) == POISON).all()  # work queued after it did not run
     report = str(it.driver.simLastReport())
     assert "scale" in report
     assert "(31, 0, 0)" in report
-    assert f"{os.path.basename(__file__)}:{line}" in report  # where the allocation was made
+    assert f"{os.path.basename(__file__)}:{line}" in report  # the place of the allocation
     for answer in (it.driver.cuMemAlloc(16), it.driver.cuCtxSynchronize(), it.driver.cuStreamSynchronize(stream)):
         assert answer[0] == illegal
     assert it.launch(it.nothing, (1, 1, 1), (32, 1, 1)) == illegal
@@ -337,7 +337,7 @@ def test_a_kernel_may_read_and_write_pinned_memory() -> None:
     address, keep = it.arguments(address_of(out), 3.0, 32)
     stream = it.host.stream()
     assert it.launch(it.scale, (1, 1, 1), (32, 1, 1), address, stream=stream) == OK
-    # the copy's source is written by the kernel before it: no mistake
+    # the kernel before the copy writes its source: not a race
     pointer = it.host.cuMemAlloc(128)
     it.host.cuMemcpyHtoDAsync(pointer, address_of(out), 128, stream)
     it.host.cuStreamSynchronize(stream)

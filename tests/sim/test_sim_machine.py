@@ -1,4 +1,4 @@
-"""Kernels on the lockstep machine: their results, how lanes part and meet, barriers, atomics, calls, async copies."""
+"""Kernels on the simulated device: results, divergence and reconvergence, barriers, atomics, calls, async copies."""
 
 import weakref
 
@@ -109,7 +109,7 @@ def test_vector_access(basic):
     y = np.zeros_like(x)
     counters = basic.launch("vec4", 3, 32, x, y, 77)
     assert np.array_equal(y, x[:, ::-1])
-    # 16 sectors a full warp; the last has 13 lanes
+    # 16 sectors per full warp; the last warp has 13 lanes
     assert counters.global_load_sectors == 16 + 16 + 7
 
 
@@ -185,7 +185,7 @@ def test_more_than_65535_blocks(basic):
 
 
 def test_what_checks_a_batch_is_gone_before_the_next(monkeypatch):
-    """The tables of one batch, and not of two, beside the launch's own."""
+    """At most one batch's tables exist at a time, in addition to the launch's."""
     guards = []
 
     class Watched(Guard):
@@ -328,7 +328,7 @@ def test_tiled_matmul(shared):
     c = np.zeros_like(a)
     counters = shared.launch("matmul", (4, 4), (16, 16), a, b, c, 64)
     assert np.array_equal(c, a @ b)
-    # each block reads 4 tiles of both, a warp two rows of 16: 2 x 64 bytes
+    # each block reads 4 tiles of both; a warp reads two rows of 16: 2 x 64 bytes
     assert counters.global_load_requests == 16 * 4 * 2 * 8
     assert counters.sectors_per_request == 4
     assert counters.bank_conflicts == 0
@@ -513,7 +513,7 @@ def test_a_mask_that_names_lanes_which_never_come(warp):
     assert "__shfl_xor_sync(~0u, t, 1)" in report.text
     warp.launch("names_too_many", 1, 32, out, checks=frozenset())
     assert out[:8].tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
-    # lanes that are gone, or past the end of the block, are not missed
+    # lanes that have exited or are past the end of the block are not waited for
     warp.launch("names_too_many", 1, 8, out)
 
 
@@ -624,7 +624,7 @@ def test_each_lane_gets_what_it_found(atomic, kinds):
     x = np.random.default_rng(kinds).integers(0, kinds, 700).astype(np.int32)
     count, rank = np.zeros(kinds, np.int32), np.full(700, -1, np.int32)
     atomic.launch("ranks", 3, 256, x, count, rank, 700)
-    # lanes go one after another, lowest first
+    # lanes run one after another, lowest first
     expected = [int((x[:i] == x[i]).sum()) for i in range(700)]
     assert rank.tolist() == expected
 
@@ -926,7 +926,7 @@ def test_async_copies_arrive_no_earlier_than_their_wait(more):
     y = np.zeros_like(x)
     more.launch("copy_async_too_early", 1, 64, x, y)
     assert np.array_equal(y[:32], x[:32])
-    # those that did not wait, and the group that nobody waited for
+    # lanes that did not wait, and the group that no lane waited for
     assert not np.isin(y[32:], x).any()
 
 

@@ -1,7 +1,7 @@
 """Matrix instructions on the simulated device: ldmatrix, stmatrix, movmatrix, mma.sync and wmma.
 
-Arithmetic against what an H200 made of the same tiles, layouts against the figures of the PTX ISA, whole kernels
-against numpy, and what is wrong with a kernel against the line where it is wrong.
+Arithmetic is compared with an H200's results on the same tiles, layouts with the figures of the PTX ISA, complete
+kernels with numpy, and reports with the line of the bug.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _differences(cases, made):
 
 @pytest.mark.parametrize("name", sorted(_recorded()))
 def test_products_are_those_of_an_h200(name):
-    """Every bit: roundings, alignment, subnormal numbers, signs of zeros, infinities and the patterns of NaN."""
+    """All bits are equal: rounding, alignment, subnormal numbers, signs of zeros, infinities and NaN patterns."""
     cases = _recorded()[name]
     assert not _differences(cases, tensorforms.multiplied(_simulated(), cases))
 
@@ -80,7 +80,7 @@ def test_the_gpu_at_hand_gives_the_recorded_products(gpu):
 
 
 def _dot(arch, pairs, c, kinds=("f16", "f16", "f32", "f32"), k=16):
-    """One element of D for pairs of factors, the rest of k zero."""
+    """Return one element of D for pairs of factors; the rest of k is zero."""
     a, b = np.zeros((1, k, 1), np.float16), np.zeros((k, 1, 1), np.float16)
     for place, (x, y) in enumerate(pairs):
         a[0, place], b[place, 0] = x, y
@@ -98,17 +98,17 @@ ULP = 2.0**-23
     [("sm_70", 23, 4), ("sm_75", 24, 8), ("sm_80", 24, 8), ("sm_86", 24, 8), ("sm_90a", 25, 16), ("sm_100", 25, 16)],
 )
 def test_bits_and_block_of_each_architecture(arch, bits, block):
-    """By hand: what is cut off below the largest exponent, and which products are summed before any rounding."""
+    """Computed by hand: bits truncated below the largest exponent, and products summed before rounding."""
     down = 2.0**-12
-    # 1 - 2**-bits is seen, and rounds towards zero; half of it is not
+    # 2**-bits counts, and rounding is towards zero; half of it is lost
     assert _dot(arch, [(-down, 2.0 ** (12 - bits))], 1.0) == np.float32(1 - max(2.0**-bits, 2.0**-24))
     assert _dot(arch, [(-down, 2.0 ** (11 - bits))], 1.0) == 1.0
-    # products too small to be seen beside 1 make a unit in its last place where they are summed before they meet it
+    # products that are lost next to 1 add up to a unit in its last place if they are summed before 1 is added
     tiny = [(down, 2.0 ** (11 - bits))] * 2 ** (bits - 22)
     for place in range(len(tiny), 16):
         pairs = tiny + [(0, 0)] * (place - len(tiny)) + [(1, 1)]
         assert _dot(arch, pairs, 0.0) == (1 + ULP if place >= block else 1.0)
-    # summed to nearest they would round up from three quarters
+    # with rounding to nearest they would round up from three quarters
     assert _dot(arch, [(1, 1), (down, down), (down, down / 2)], 0.0) == 1.0
     assert _dot(arch, [(1, 1)] + [(down, 2.0 ** (11 - bits))] * 3, 0.0) == 1.0
 
@@ -124,21 +124,21 @@ def _dot8(arch, pairs, c):
 
 
 def test_8_bit_floats_lose_bits_where_hardware_multiplies_them_itself():
-    """sm_89 aligns to 13 bits, and keeps 13 of a sum; sm_90 has no such units: all bits, and C last, to nearest."""
+    """sm_89 aligns to 13 bits and keeps 13 of a sum. sm_90 keeps all bits and adds C last, rounding to nearest."""
     one, small, tiny = (0x38, 0x38), (0x04, 0x04), (0x08, 0x04)  # 1, 2**-14 and 2**-13
     for arch, bits in (("sm_89", 13), ("sm_90", 25), ("sm_100", 25), ("sm_120", 25)):
         assert _dot8(arch, [one] + [small] * 3, 0.0) == (1.0 if bits == 13 else 1 + 3 * 2.0**-14)
         assert _dot8(arch, [one] * 4 + [tiny], 0.0) == (4.0 if bits == 13 else 4 + 2.0**-13)
         assert _dot8(arch, [one, tiny], 0.0) == 1 + 2.0**-13
-        # the second 16 products meet the sum of the first
+        # the second 16 products are added to the sum of the first
         assert _dot8(arch, [small] * 2 + [(0, 0)] * 14 + [one], 0.0) == 1 + 2.0**-13
         assert _dot8(arch, [(0x3F, 0x3F)] * 32, 0.0) == 32 * 1.875**2
-    # C is a part of the sum, cut towards zero, or added to it and rounded
+    # C is a term of the sum, truncated, or added to it with rounding
     assert [_dot8(arch, [one], 0.75 * ULP) for arch in ("sm_89", "sm_90", "sm_120")] == [1.0, 1 + ULP, 1.0]
 
 
 def test_exponents_past_those_of_float32_in_between():
-    """Products of bfloat16 that no float32 holds cancel; those that are subnormal numbers add up."""
+    """Products of bfloat16 past the range of float32 cancel; subnormal products add up."""
 
     def dot(pairs):
         a, b = np.zeros((1, 8, 1), np.uint16), np.zeros((8, 1, 1), np.uint16)
@@ -176,7 +176,7 @@ def test_zeros_are_positive_and_every_nan_is_the_same():
 
 
 def test_parts_of_a_batch_are_summed_apart():
-    """More warps than one table of products takes, of which some have infinities, give what each gives alone."""
+    """More warps than one table of products holds, some with infinities: results are those of single warps."""
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((16, 16, 90)), rng.standard_normal((16, 8, 90))
     a[3, 5, 11], b[2, 2, 60] = np.inf, 6e4
@@ -292,7 +292,7 @@ def _products():
     ],
 )
 def test_a_product_written_with_mma_h(name, kind, total, tile, step):
-    """Small whole numbers, so that every type has the exact product."""
+    """Small integers, so that the product is exact in every type."""
     rng = np.random.default_rng(7)
     m, n, k = 2 * tile[0], 3 * tile[1], 3 * step
     low = 0 if kind == np.uint8 else -5
@@ -436,8 +436,8 @@ def _product(swizzle, k=128):
 
 @pytest.mark.parametrize(("swizzle", "ways"), [(1, 1), (0, 8)])
 def test_ldmatrix_feeds_mma_and_its_bank_conflicts_are_counted(swizzle, ways):
-    """Rows of 128 bytes all begin in bank 0, so the eight rows of a matrix collide; exclusive-or of row and chunk
-    spreads them."""
+    """Rows of 128 bytes all begin in bank 0, so the eight rows of a matrix conflict; XOR of row and chunk spreads them
+    over the banks."""
     counters = _product(swizzle)
     for mark, requests, matrices in (("LEFT", 8, 4), ("RIGHT", 64, 2)):
         found = [v for (_, number), v in counters.per_line.items() if number == _line(mark)]
@@ -464,7 +464,7 @@ def test_movmatrix_turns_a_matrix():
 
 
 def test_warps_that_stay_away_and_blocks_of_several():
-    """The second warp of three returns; the others' matrices are their own."""
+    """The second of three warps returns; each of the others has its own matrices."""
     y = np.zeros((2, 96), np.uint32)
     source = TILES.replace("if (some == 1 && t >= 16) return;", "if (t / 32 == 1) return;").replace(
         "y[t] =", "y[blockIdx.x * 96 + t] ="
@@ -476,7 +476,7 @@ def test_warps_that_stay_away_and_blocks_of_several():
     assert (y == expected).all()
 
 
-# ---- mistakes ----
+# ---- errors ----
 
 
 def _stopped(kind, mark, name, *args, threads=32, device=None):
@@ -504,7 +504,7 @@ def test_a_crooked_row_is_misaligned():
 
 
 def test_a_row_past_the_end_is_out_of_bounds():
-    """Of eight lanes that give addresses, one; what the other 24 give is not looked at."""
+    """One of the eight lanes whose addresses count is out of bounds; the other 24 addresses are ignored."""
     report = _stopped("out of bounds", "ROWS", "rows", _registers(), 16, 16, 64, 0)
     assert (report.thread, report.lanes) == ((7, 0, 0), 1)
     assert "byte 128 of shared memory; the block has 128 bytes" in str(report)
@@ -554,7 +554,7 @@ def test_matrices_in_shared_memory_race_as_words_do():
     assert report.others[0].places[0].line == _line("HAND")
 
 
-# ---- what is not there ----
+# ---- unsupported ----
 
 HEAD = """.version 8.8
 .target sm_90a

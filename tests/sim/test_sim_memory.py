@@ -80,7 +80,7 @@ def test_use_after_free_and_double_free(space):
     with pytest.raises(MemoryFault) as caught:
         space.free(a.address)
     assert caught.value.kind == "double free"
-    view[:] = 1  # a view that someone still holds stays valid memory
+    view[:] = 1  # a view that is still referenced stays valid
 
 
 def test_free_of_what_was_never_allocated(space):

@@ -1,5 +1,5 @@
-"""The table of opcodes against the builders: a row per builder and a builder per row, and facts that agree with what
-the builders do."""
+"""The table of opcodes compared with the builders: one row per builder, one builder per row, and properties that agree
+with the builders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LANEWISE = set(arithmetic.BUILDERS)
 ROW = {name: row for row in ROWS for name in row.names.split()}
 EACH = pytest.mark.parametrize(("name", "row"), ROW.items(), ids=ROW)
 
-# one instruction for each name that the catalogue of forms lacks
+# one instruction for each name that is missing in the catalogue of forms
 LINES = {
     "applypriority": "applypriority.global.L2::evict_normal [%rd1], 128;",
     "brkpt": "brkpt;",
@@ -117,7 +117,7 @@ def test_the_facts_of_a_row_fit_together(name, row):
 
 
 def examples() -> dict[str, str]:
-    """A module for each name that is executed."""
+    """Return one module for each supported name."""
     found = {}
     for form in catalogue():
         for statement in re.split(r"[;{}]\s*", form.text):
@@ -137,7 +137,7 @@ def test_an_executed_instruction_writes_the_operands_of_its_row(name):
     found = 0
     for program in module.programs.values():
         for block in program.blocks:
-            # what is guarded has its own function, and the end of a block is not among its lines
+            # a guarded instruction has its own function, and the instruction that ends a block is not among its lines
             inside = [i for i in block.instructions if i.guard is None and row_of(i).ends is None]
             written = {program.slots[register.name] for i in inside for register in writes_of(i)}
             stored = {int(slot) for line in block.lines for slot in re.findall(r"\br\[(\d+)\] = ", line)}

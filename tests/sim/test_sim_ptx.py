@@ -1,4 +1,4 @@
-"""The PTX parser: what NVRTC emits, and what people write by hand."""
+"""The PTX parser, on NVRTC's output and on hand-written PTX."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD = ".version 8.6\n.target sm_90a\n.address_size 64\n"
 
 
 def _body(text):
-    """The function k whose body is given, from line 5 of the PTX on."""
+    """Return the function k with this body, which begins in line 5 of the PTX."""
     return ptx.parse(f"{_HEAD}.visible .entry k(.param .u64 p) {{\n{text}\n}}").functions["k"]
 
 
@@ -268,7 +268,7 @@ def test_types_that_are_not_supported_are_named(text):
         _body(text)
 
 
-# ---- what NVRTC emits ----
+# ---- NVRTC's output ----
 
 _KERNEL = """
 __device__ int count = 5;
@@ -415,7 +415,7 @@ _SOURCES = {
 @pytest.mark.parametrize("options", [(), ("-use_fast_math",)], ids=["plain", "fast"])
 @pytest.mark.parametrize("name", _SOURCES)
 def test_what_nvrtc_emits_for_arithmetic_is_executed(name, options):
-    """Every lane-wise instruction compiles, and nothing else is there but memory and control."""
+    """Every lane-wise instruction compiles; the others are memory and control instructions."""
     module = ptx.parse(compile_ptx(_SOURCES[name], options=options))
     others = set()
     count = 0

@@ -1,5 +1,5 @@
-"""Races on the simulated device: each rule with a kernel that breaks it, which is reported by both lines, and a twin
-that keeps it, which runs in silence."""
+"""Races on the simulated device: for each rule a kernel that breaks it, reported with both lines, and a correct twin
+without a report."""
 
 import numpy as np
 import pytest
@@ -418,7 +418,7 @@ def memory():
 
 
 def marked(source, kernel, mark):
-    """The lines of a kernel that carry a mark."""
+    """Return the lines of a kernel that have a mark."""
     lines = source.splitlines()
     start = next(n for n, text in enumerate(lines) if f"void {kernel}(" in text)
     end = next(n for n, text in enumerate(lines) if n > start and text == "}")
@@ -426,14 +426,14 @@ def marked(source, kernel, mark):
 
 
 def report(device, *args, **more):
-    """What a launch is stopped for."""
+    """Return the report that stops a launch."""
     with pytest.raises(KernelFault) as caught:
         device.launch(*args, checks=CHECKS, **more)
     return caught.value.report
 
 
 def check_lines(found, source, kernel):
-    """A report names both accesses: one as the line at fault, the other as what it conflicts with."""
+    """Check that a report names both accesses: one as the line at fault, the other as the conflicting one."""
     (other,) = found.others
     one, two = marked(source, kernel, "ONE"), marked(source, kernel, "TWO")
     lines = found.line, other.places[0].line
@@ -580,7 +580,7 @@ def test_copies_must_be_waited_for(copies, name, wait, sync, kind):
     found = report(copies, *args)
     assert found.kind == kind, str(found)
     (other,) = found.others
-    # the copy is issued by a helper, which is inlined
+    # an inlined helper function issues the copy
     lines = {place.line for place in (*found.places, *other.places)}
     assert marked(COPIES, name, "ONE") & lines, str(found)
     assert marked(COPIES, name, "TWO") & lines, str(found)
@@ -594,7 +594,7 @@ def test_blocks_race_whichever_runs_first(memory, writer):
     found = report(memory, "blocks", 41, 1024, np.zeros(1024, np.int32), np.zeros(1024, np.int32), writer)
     assert found.kind == GLOBAL_RACE
     other = check_lines(found, GLOBAL, "blocks")
-    # batches run one after another, and all blocks count
+    # batches run one after another, but races between them are found
     assert (writer, 0, 0) in (found.block, other.block)
     assert found.allocation is not None
     assert found.allocation.size == 4096
@@ -675,7 +675,7 @@ def test_stores_through_pointers_in_memory_count(memory):
 def test_a_read_counts_before_anybody_has_stored(memory, how):
     target = memory.upload(np.zeros(16, np.int32))
     table = np.array([target.address, target.address], np.uint64)
-    # so many blocks that the last runs after the first
+    # enough blocks that the last runs after the first has ended
     found = report(memory, "late", 40, 1024, table, np.zeros(128, np.int32), how)
     assert found.kind == GLOBAL_RACE
     assert found.block == (39, 0, 0)

@@ -1,5 +1,5 @@
-"""What the simulated device does not run is refused when a module is loaded: by name, with its PTX line and its `.cu`
-line, and with what to do instead. Nothing is ignored: neither an instruction nor a modifier."""
+"""Unsupported instructions raise when a module is loaded. The error has the name, the PTX line, the `.cu` line, and
+an alternative. No instruction and no modifier is silently ignored."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def refused(line: str) -> str:
     assert caught.value.line == 15
     message = str(caught.value)
     assert message.startswith("PTX line 15: ")
-    # the kernel, the place in its source, and the text there
+    # the kernel, the position in its source, and the text there
     assert message.endswith("\n  in the kernel k\n  at kernel.cu:42\n      the_line_at_fault();")
     return message
 
 
-# instructions of every group that is not executed, more than one where a group has several kinds
+# instructions of every unsupported group, several if a group has several kinds
 INSTRUCTIONS = [
     "mbarrier.init.shared.b64 [buffer], 1;",
     "mbarrier.arrive.shared::cta.b64 %rd1, [buffer];",
@@ -143,7 +143,7 @@ def _parse(line):
         return None
 
 
-# forms that are executed, whose modifiers are then spoilt
+# supported forms, to which invalid modifiers are added
 EXECUTED = [
     "ld.global.nc.L1::no_allocate.L2::128B.v4.f32 {%f1, %f2, %f3, %f4}, [%rd1];",
     "ld.relaxed.gpu.global.u32 %r1, [%rd1];",
@@ -205,7 +205,7 @@ EXECUTED = [
     "bra done;\ndone:",
     "exit;",
 ]
-# modifiers that mean nothing where they are put
+# modifiers that are invalid on these instructions
 SPOILERS = ["nonsense", "v3", "v4.v4", "L1::nonsense", "L2::96B", "shared::grid", "gpu.gpu", "relaxed.acquire", "async"]
 SPOILERS += ["tensormap", "b256", "mbarrier::complete_tx::bytes", "multicast::cluster", "uni.uni", "f128", "cc.cc"]
 

@@ -1,5 +1,4 @@
-"""Reports of the simulated device: their form, and the mistakes of host code that they tell of, each beside a twin that
-does the same rightly."""
+"""Reports of the simulated device: their format, and reports on bugs of host code, each tested with a correct twin."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from cudakit.sim.lockstep.report import KernelReport, Origin, Other, SourcePlace
 
 ILLEGAL_STATE = cu.CUresult.CUDA_ERROR_ILLEGAL_STATE
 
-# each thread, by `what`: 0 does nothing, 2 reads out[i], 4 adds to it by an atomic; all else is stored there
+# each thread, by `what`: 0 does nothing, 2 reads out[i], 4 adds to it atomically; any other value is stored there
 PTX = b"""
 .version 7.0
 .target sm_75
@@ -53,7 +52,7 @@ done:
 }
 """
 
-# half of the lanes mean shared memory, half of them global memory
+# half of the lanes access shared memory, the other half global memory
 MIXED = """
 __global__ void mixed(float* data)
 {
@@ -73,7 +72,7 @@ __global__ void hoard(int keep)
 }
 """
 
-# writes the second half of an array, and adds all of it up
+# writes the second half of an array, and adds up the whole array
 PAIR = """
 __global__ void half(float* data)
 {
@@ -102,7 +101,7 @@ __global__ void overrun(float* data, int count)
 
 
 def here() -> int:
-    """The line that calls this."""
+    """Return the line number of the call."""
     return sys._getframe(1).f_lineno
 
 
@@ -110,7 +109,7 @@ def place_of(line: int) -> str:
     return f"{__file__}:{line}"
 
 
-# ---- the form ----
+# ---- format ----
 
 
 def test_a_report_says_what_who_where_against_what_and_in_which_memory() -> None:
@@ -246,7 +245,7 @@ def test_a_copy_out_of_bounds_names_the_call_and_the_array() -> None:
         f"  device allocation of 16 bytes at {int(pointer):#x}, made at {place_of(line)}\n"
         "      pointer = host.driver.cuMemAlloc(16)[1]"
     )
-    # a failure without a report forgets the one before
+    # a failure without a report clears the previous report
     assert host.driver.cuMemcpyHtoD(pointer, data[:3], 4) == (INVALID_VALUE,)
     assert host.driver.simFailureReport() is None
 
@@ -255,7 +254,7 @@ def test_a_copy_out_of_bounds_names_the_call_and_the_array() -> None:
 
 
 def free_twice(host: Host, kind: str) -> tuple[int, int, int, Any]:
-    """Lines of the allocation, the first and the second free; and what the second gives."""
+    """Return the lines of the allocation, the first and the second free, and the second free's result."""
     driver = host.driver
     if kind == "device":
         line = here() + 1
@@ -300,7 +299,7 @@ def test_a_double_free_by_a_finalizer_is_told_at_the_next_wait(sim: cudakit.Devi
     with pytest.raises(cudakit.CudaError) as caught:
         sim.synchronize()
     assert (caught.value.report.kind, caught.value.report.line) == ("double free", line)
-    sim.synchronize()  # told once
+    sim.synchronize()  # reported once
 
 
 def test_arrays_closed_twice_are_freed_once(sim: cudakit.Device) -> None:
@@ -374,7 +373,7 @@ def opened(**options: Any) -> cudakit.Device:
 
 
 def closing(device: cudakit.Device) -> list[Any]:
-    """The warnings of closing a device."""
+    """Return the warnings of closing a device."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         device.close()
@@ -399,7 +398,7 @@ def test_arrays_alive_when_the_device_is_closed_are_warned_of() -> None:
         ("event", 1, 0, line + 2),
     ]
     assert f"5 x device memory of 2000 bytes in total, made at {place_of(line)}\n      kept = [" in str(report)
-    # they were freed all the same
+    # they were freed nevertheless
     assert device.context.driver.simStats().allocations == 0
     assert device.context.driver.simLeaks() == []
     assert len(kept) == 5
@@ -422,7 +421,7 @@ def test_what_is_closed_or_rubbish_or_the_devices_own_is_no_leak() -> None:
     source = device.pinned(4)
     source[:] = 1
     target = device.empty(4)
-    target.copy_from(source)  # in flight: an event of cudakit's own watches it
+    target.copy_from(source)  # in flight: tracked by an event of cudakit
     target.close()
     del source, target
     assert closing(device) == []
@@ -491,7 +490,7 @@ def test_a_fault_that_nobody_waited_for_is_told_at_the_end() -> None:
 
 
 class Streams:
-    """Two streams, memory, and the kernel above, on a driver of one's own."""
+    """Two streams, memory, and the kernel above, on a new driver."""
 
     def __init__(self, **options: Any) -> None:
         self.host = start(**options)
@@ -500,7 +499,7 @@ class Streams:
         self.kernel = self.host.cuModuleGetFunction(self.host.cuModuleLoadData(PTX), b"fill")
 
     def wait(self) -> None:
-        """The second stream waits for the first."""
+        """Make the second stream wait for the first."""
         event = self.host.event()
         self.host.cuEventRecord(event, self.one)
         self.host.cuStreamWaitEvent(self.two, event, 0)
@@ -510,7 +509,7 @@ class Streams:
         self.host.cuLaunchKernel(self.kernel, 1, 1, 1, 4, 1, 1, 0, stream, values, 0)
 
     def told(self) -> list[str]:
-        """The kinds of what is reported, in order."""
+        """Return the kinds of the reports, in order."""
         kinds = []
         while self.driver.cuCtxSynchronize()[0] == ILLEGAL_STATE:
             report = self.driver.simFailureReport()
@@ -558,7 +557,7 @@ def test_memory_of_a_pool_freed_at_once_while_it_is_used() -> None:
     it.host.cuMemsetD8Async(other, 0, 16, it.one)
     it.host.cuStreamSynchronize(it.one)
     it.host.cuMemFree(other)
-    # what is not of a pool is waited for
+    # freeing memory that is not from a pool waits
     third = it.host.cuMemAlloc(16)
     it.host.cuMemsetD8Async(third, 0, 16, it.one)
     it.host.cuMemFree(third)
@@ -659,10 +658,10 @@ def test_storing_what_is_there_conflicts_with_a_copy() -> None:
 @pytest.mark.parametrize(
     ("copy", "kernel", "bad"),
     [
-        ("all", 0, True),  # taken to use what it is given
+        ("all", 0, True),  # assumed to use its arguments
         ("all", 2, True),
         ("half", 1, True),
-        ("half", 2, False),  # what it reads is not known
+        ("half", 2, False),  # its reads are unknown
     ],
 )
 def test_without_the_checks_of_kernels_what_they_change_is_known(copy: str, kernel: int, bad: bool) -> None:
@@ -678,7 +677,7 @@ def test_a_race_of_two_kernels_names_the_line_of_each_launch_and_of_the_access(s
     data, sums = sim.zeros(64, np.float32), sim.zeros(1, np.float32)
     sim.synchronize()
     with sim.stream() as one, sim.stream() as two:
-        for _ in range(2):  # so that what follows are launches known again
+        for _ in range(2):  # so that later launches reuse a known one
             module["half"].launch(one, grid=1, block=32, args=(data,))
             module["total"].launch(one, grid=1, block=1, args=(data, sums))
         sim.synchronize()
@@ -694,7 +693,7 @@ def test_a_race_of_two_kernels_names_the_line_of_each_launch_and_of_the_access(s
     (note,) = [note for note in report.notes if "both access" in note]
     assert "at <string>" not in str(report)
     assert note.startswith("both access 128 bytes; the first is byte 128 of the allocation, by a ")
-    # that of the kernel that ran second
+    # the result of the kernel that ran second
     assert note.endswith(
         (
             "by a global store of kernel half at pair.cu:4\n      data[32 + threadIdx.x] = 1.0f;",
@@ -739,11 +738,11 @@ def test_a_loop_makes_one_report() -> None:
     for _ in range(50):
         it.host.cuMemsetD8Async(memory, 0, 16, it.one)
         it.host.cuMemsetD8Async(memory, 0, 16, it.two)
-    assert len(it.told()) <= 2  # each way round
+    assert len(it.told()) <= 2  # in both orders
 
 
 def test_the_halves_of_an_array_may_be_worked_on_at_once() -> None:
-    # copy in and compute in pieces: each piece is in order in its own stream, and shares an allocation with the other
+    # copy in and compute in pieces: each piece is ordered by its stream, and all share one allocation
     it = Streams()
     memory = int(it.host.cuMemAlloc(32))
     source = it.host.pinned(8, np.uint32)
@@ -786,7 +785,7 @@ def test_a_pinned_destination_that_the_host_writes_to_in_flight() -> None:
     report = it.driver.simLastReport()
     assert report is not None
     assert report.line == line
-    # each of two copies to different places is watched
+    # both copies, to different places, are tracked
     second = it.host.pinned(4, np.uint32)
     for to in (out, second):
         it.host.cuMemcpyDtoHAsync(address_of(to), memory, 16, it.one)
@@ -855,13 +854,13 @@ def test_a_result_that_cudakit_reads_while_its_copy_is_in_flight(sim: cudakit.De
 )
 @settings(max_examples=max(150, settings.default.max_examples))
 def test_unordered_fills_are_told_of_and_ordered_ones_are_not(steps: list[tuple[Any, ...]]) -> None:
-    """Against the definition: what is done before what, by the streams' order, events, and the legacy stream's rule."""
+    """Compared with the definition of happens-before: stream order, events, and the legacy stream's rule."""
     host = start()
     memory = host.cuMemAlloc(16)
-    # the legacy stream, a blocking one, and two that are not
+    # the legacy stream, a blocking one, and two non-blocking ones
     streams = [0, host.stream(0), host.stream(), host.stream()]
     events = [host.event(), host.event()]
-    before: list[set[int]] = [set() for _ in streams]  # the fills that are done before what comes next on each stream
+    before: list[set[int]] = [set() for _ in streams]  # fills complete before the stream's next operation
     recorded: list[set[int]] = [set(), set()]
     fills: list[set[int]] = []
     for step in steps:

@@ -208,7 +208,7 @@ def test_fresh_memory_is_undefined_until_stored_to(device):
     made = undefined(device)
     found = stopped(device, "copy", 1, 64, made.address, zeros(), 64)
     assert (found.line, found.address, found.allocation.address) == (line_of("copy"), made.address, made.address)
-    # half of it from here, the rest from a kernel
+    # half of it is set here, the rest by a kernel
     made.define(0, 128)
     assert stopped(device, "copy", 1, 64, made.address, zeros(), 64).thread == (32, 0, 0)
     device.launch("copy", 1, 32, X.copy(), made.address + 128, 32, checks=CHECKS)
@@ -220,7 +220,7 @@ def test_fresh_memory_is_undefined_until_stored_to(device):
 def test_stores_of_the_same_launch_count(device, grid):
     device.launch("fresh", 1, 64, undefined(device).address, zeros(), 64, checks=CHECKS)
     assert stopped(device, "fresh", 1, 64, undefined(device).address, zeros(), 63).thread == (63, 0, 0)
-    # without the search for races, too
+    # also without race checks
     with pytest.raises(KernelFault, match=KIND):
         device.launch("fresh", grid, 64, undefined(device).address, zeros(), 63, checks={"init"})
 
@@ -287,7 +287,7 @@ def test_copies_and_fills_define_and_carry(sim_copy):
     first.copy_from(X)
     run(first, result)
     np.testing.assert_array_equal(result.numpy(), X)
-    # what is copied from defined memory is defined
+    # copies of initialised memory are initialised
     second.copy_from(first)
     run(second, result)
 
