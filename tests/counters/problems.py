@@ -43,6 +43,7 @@ class Run:
 
 
 # A comment, or (group 1) a string literal, which may contain // and /*.
+_MESSAGE = re.compile(r'(\bstatic_assert\s*\((?:[^()"]|\((?:[^()"]|\([^()"]*\))*\))*),\s*"(?:\\.|[^"\\])*"\s*\)')
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 # These launch two kernels and a library's per row, so they run on only a few rows.
@@ -95,8 +96,8 @@ def runs(device: Device, problem: Problem) -> Iterator[Run]:
 
 @functools.cache
 def identity(source: str) -> str:
-    """Return a digest of a kernel file and of every header of ours that it includes, without comments and blanks. It
-    shows whether the code has changed since it was measured."""
+    """Return a digest of a kernel file and of every header of ours that it includes, without comments and
+    messages. It shows whether the code has changed since it was measured."""
     path = headers.find_source(source)
     text = path.read_text()
     request = compiler.request(text, name=str(path), arch="sm_90a")
@@ -108,5 +109,5 @@ def identity(source: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return the text without comments, and with single blanks."""
-    return " ".join(_COMMENT.sub(lambda found: found[1] or " ", text).split())
+    """Return the text without comments and messages of static_assert, and with single blanks."""
+    return " ".join(_COMMENT.sub(lambda found: found[1] or " ", _MESSAGE.sub(r"\1)", text)).split())

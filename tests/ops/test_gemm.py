@@ -232,7 +232,7 @@ def test_more_batches_than_a_grid_has_layers(device: cudakit.Device, name: str) 
     ("a", "b", "words"),
     [
         ((3, 4), (5, 6), "A's columns, 4, are not B's rows, 5"),
-        ((4,), (4, 5), "takes 2-D arrays"),
+        ((4,), (4, 5), "needs 2-D arrays"),
         ((2, 3, 4), (3, 4, 5), "A has 2 batches and B has 3"),
     ],
 )

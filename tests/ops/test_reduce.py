@@ -129,7 +129,7 @@ def test_an_array_whose_axes_do_not_merge_is_one_reduction_by_two_steps_alone(de
         assert ops.sum(x).numpy() == expected.sum()
     with pytest.raises(cudakit.UnsupportedVariant, match="do not merge its axes"):
         ops.sum(device.array(host).T, variant="warp_shuffle")
-    with pytest.raises(cudakit.UnsupportedVariant, match="no neighbours"):
+    with pytest.raises(cudakit.UnsupportedVariant, match="reduced axis that is contiguous"):
         ops.sum(device.array(host), 0, variant="vec4")
 
 

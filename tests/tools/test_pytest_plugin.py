@@ -180,7 +180,7 @@ def test_a_fault_costs_one_test_and_is_shown_at_its_line(project):
     fault, refused = section(output, "test_fault"), section(output, "test_refused")
     assert ">       cuda_device.synchronize()\nE       cudakit.errors.DeviceFault" in fault
     assert "if (i < n) c[i] = a[i] + b[i];" in fault
-    assert "parameter 3 (`n`) is long long, but float 10.5 was given" in refused
+    assert "parameter 3 (`n`) is long long, got float 10.5" in refused
     queued = section(output, "ERROR at teardown of test_not_waited_for")
     assert "work that the test did not wait for failed" in queued
     assert "global load of 4 bytes" in queued
