@@ -1,8 +1,8 @@
-"""The items of a large stream: no two chunks are alike, so that none passes the check of another.
+"""The items of a large stream. All chunks differ, so that one chunk's result is wrong in place of another's.
 
-A stream of 100,000 items is larger than memory, and making its items must not be part of the time that is measured.
-So the items are windows of a ring: item i begins i items further along it than item 0. The ring's length shares no
-factor with a chunk's, so every chunk begins at a place of its own, unless there are more chunks than places.
+A stream of 100,000 items is larger than memory, and the measured time must not include making its items. So the items
+are windows of a ring: item i starts i items after item 0. The ring's length has no common factor with a chunk's length,
+so all chunks start at different places, unless there are more chunks than places.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from cudakit.device import Device
 
 Host = np.ndarray[Any, Any]
-RING_BYTES = 256 << 20  # of a ring, all inputs together: more than a processor's caches hold
-MOST_BYTES = 4 << 30  # of a ring that needs more places because there are many chunks
-RESIDENT_BYTES = 1 << 30  # of pinned memory that the stream is read from repeatedly
+RING_BYTES = 256 << 20  # size of a ring, all inputs together: larger than the caches of a processor
+MOST_BYTES = 4 << 30  # maximum size of a ring that needs more places because there are many chunks
+RESIDENT_BYTES = 1 << 30  # pinned memory from which the stream is read repeatedly
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One stream of work. name: the family of its rows. function: for `pipeline.run`. inputs: how many. item, dtype: of
-    an item and of a result. reference: exact results, in float64, of a list of blocks of items; plain: the results of
-    the plain algorithm in the work's own precision. reach: how many rows up and down, within the item, a row of a
-    result depends on; None for all. terms: the length of the longest sum in an element, 1 if there is none."""
+    """The work on one stream of items. name: the family of its rows. function: for `pipeline.run`. inputs: their
+    number. item, dtype: shape and dtype of an item and of a result. reference: computes exact results, in float64, of a
+    list of blocks of items; plain: computes them in the work's own precision. reach: a row of a result depends on this
+    many rows of the item above and below; None for all rows. terms: the length of the longest sum in an element, 1 if
+    there is none."""
 
     name: str
     function: Callable[..., Any]
@@ -49,7 +50,7 @@ class Workload:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one item, of one input."""
+        """Bytes of one item of one input."""
         return int(np.prod(self.item, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     @property
@@ -59,20 +60,20 @@ class Workload:
 
     @property
     def by_rows(self) -> bool:
-        """Whether windows may begin at any row of the ring, since a row's result is known without its item."""
+        """Whether windows may start at any row of the ring: the result of a row does not depend on the whole item."""
         return self.reach is not None and len(self.item) == 2 and self.item[0] > 2 * self.reach
 
 
 @dataclass(frozen=True)
 class Ring:
-    """The places of items in a ring. units: places per item (its rows, or 1). period: places of the ring."""
+    """The places of items in a ring. units: places per item (its rows, or 1). period: places in the ring."""
 
     units: int
     period: int
 
     @classmethod
     def of(cls, work: Workload, count: int, chunk: int) -> Ring:
-        """For `count` items in chunks of `chunk`. Raises Refused if so many different chunks need too much memory."""
+        """The ring for `count` items in chunks of `chunk`. Raises Refused if the chunks need too much memory."""
         units = work.item[0] if work.by_rows else 1
         nbytes = work.nbytes * work.inputs // units  # of one place
         chunks = -(-count // chunk)
@@ -81,19 +82,19 @@ class Ring:
             period += 1
         if chunks * nbytes > MOST_BYTES:
             raise Refused(
-                f"{chunks:,} chunks of which no two are alike take {chunks * nbytes:,} bytes of inputs, over the "
+                f"{chunks:,} different chunks need {chunks * nbytes:,} bytes of inputs, more than the "
                 f"{MOST_BYTES:,} allowed: pass a larger --chunk or a smaller --count"
             )
         return cls(units, period)
 
     def place(self, number: Any) -> Any:
-        """The place at which an item begins; for an array of numbers, an array of places."""
+        """The place at which an item starts; for an array of numbers, an array of places."""
         return number * self.units % self.period
 
 
 class FromRing(pipeline.Source):
-    """A stream of `count` items from a ring in memory, copied directly from it if it is pinned. array: the ring's
-    places, and after them a copy of its first ones, as many as the longest chunk has."""
+    """A stream of `count` items from a ring in memory, copied directly from it if it is pinned. array: the ring,
+    followed by a copy of its first places, as many as the longest chunk has."""
 
     def __init__(self, array: Host, ring: Ring, item: pipeline.Item, count: int) -> None:
         self.array, self.item, self.count = array, item, count
@@ -125,9 +126,9 @@ class FromRing(pipeline.Source):
 
 @dataclass
 class Items:
-    """The stream's items: windows of a ring of standard normal numbers. They will be taken `longest` at a time at most.
+    """The stream's items: windows of a ring of standard normal numbers, used in chunks of at most `longest` items.
 
-    inputs: per input, the ring's places, and after them a copy of its first ones, as many as the longest chunk has.
+    inputs: per input the ring, followed by a copy of its first places, as many as the longest chunk has.
     """
 
     work: Workload
@@ -140,7 +141,7 @@ class Items:
     def __post_init__(self) -> None:
         period, reach = self.ring.period, self.work.reach or 0
         if self.work.by_rows:
-            # The ring as one tall item, with the rows on both sides that its first and last depend on.
+            # the ring as one tall item, with the rows on both sides on which its first and last rows depend
             around = np.arange(-reach, period + reach) % period
             tall = [host[around][None] for host in self.inputs]
             exact, plain = (result(tall)[0] for result in (self.work.reference, self.work.plain))
@@ -151,7 +152,7 @@ class Items:
 
     @classmethod
     def make(cls, work: Workload, count: int, chunk: int, seed: int = 0) -> Items:
-        """`count` items, of which no two chunks of `chunk` are alike. Raises Refused if that takes too much memory."""
+        """`count` items, whose chunks of `chunk` items all differ. Raises Refused if that needs too much memory."""
         ring, longest = Ring.of(work, count, chunk), min(chunk, count)
         rng = np.random.default_rng(seed)
         shape = (ring.period, *(work.item[1:] if work.by_rows else work.item))
@@ -163,7 +164,7 @@ class Items:
         return cls(work, ring, longest, inputs)
 
     def doing(self, work: Workload) -> Items:
-        """The same items, for another way to do the same work."""
+        """The same items, for another implementation of the same work."""
         other = copy.copy(self)
         other.work = work
         return other
@@ -186,7 +187,7 @@ class Items:
         exact, plain = self.exact[places], self.plain[places]
         reach = self.work.reach or 0
         if reach:
-            # At an item's edges its results differ from the ring's.
+            # at the edges of an item the results differ from the ring's
             for edge, strip in ((np.s_[:reach], np.s_[: 2 * reach]), (np.s_[-reach:], np.s_[-2 * reach :])):
                 rows = [host[places[:, strip]] for host in self.inputs]
                 exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
@@ -210,7 +211,7 @@ class Items:
         return FromRing(array, ring, pipeline.Item.of(self.work.item, self.work.dtype), count)
 
     def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[FromRing]:
-        """The stream from pinned or ordinary memory: about RESIDENT_BYTES of it at most, read repeatedly."""
+        """The stream from pinned or ordinary memory, of about RESIDENT_BYTES at most, which is read repeatedly."""
         period, units = self.ring.period, self.ring.units
         nbytes = period * self.work.inputs * self.work.nbytes // units
         turns = max(min(count * units // period, RESIDENT_BYTES // max(nbytes, 1)), 1)
@@ -223,7 +224,7 @@ class Items:
         return sources
 
     def made(self, count: int) -> list[pipeline.Filled]:
-        """The stream made item by item by the reading threads."""
+        """The stream whose items are made by the reading threads."""
         streams = [self._stream(host, count) for host in self.inputs]
         return [pipeline.Filled(stream.read, count, self.work.item, self.work.dtype) for stream in streams]
 
@@ -240,5 +241,5 @@ def _repeated(some: Host, count: int) -> Host:
 
 
 def _by_rows(array: Host) -> Host:
-    """As (items, rows, columns)."""
+    """`array` as (items, rows, columns)."""
     return array.reshape(len(array), -1, array.shape[-1] if array.ndim > 1 else 1)

@@ -1,4 +1,4 @@
-"""`cudakit profile`: a script under ncu, its report reduced to a row a launch, explained, written and drawn."""
+"""`cudakit profile`: run a script under ncu, reduce its report to one row per launch, write and plot the result."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
     from cudakit.family import Ladder
 
-HELP = """Profiles the kernels of a script or a family under Nsight Compute and says what binds each of them.
+HELP = """Profiles the kernels of a script or a family under Nsight Compute and names the bottleneck of each.
 
-Writes four files: STEM.ncu-rep (open it in ncu-ui for everything), STEM.json (a row a launch), STEM.md (a table, and a
-sentence for each launch) and STEM.png (a roofline). docs/profiling.md says what the columns mean. Flags of this command
-come before the script, the script's own behind it; under ncu the examples launch each variant once. So does a family,
-for which the flags behind it are those of `cudakit bench`.
+Writes four files: STEM.ncu-rep (for ncu-ui), STEM.json (one row per launch), STEM.md (tables, and one sentence per
+launch) and STEM.png (a roofline). docs/profiling.md explains the columns. Put the flags of this command before the
+script and the script's own after it; after a family, put flags of `cudakit bench`. Under ncu, a family and the examples
+launch each variant once.
 
     cudakit profile mine.py:FAMILY --shapes 4096x4096
     cudakit profile examples/gemm.py --shapes 2048
     cudakit profile --ranges softmax.tree_reduce,softmax.registers examples/softmax_compare.py --shapes 8192x8192
     cudakit profile --import gemm.ncu-rep --ceilings profiles/h200/gemm.json"""
 
-# What every page of ours has.
+# the text by which a page of this command is recognised
 _PAGE = "| launch | us | TFLOP/s |"
 
 SETS = ("row", "basic", "detailed", "full")
@@ -50,35 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranges",
         type=cli.parse_names,
         metavar="NAME,...",
-        help="only launches within these NVTX ranges of cudakit, such as softmax.tree_reduce; others in ncu's own "
+        help="only launches within these NVTX ranges of cudakit, such as softmax.tree_reduce; other ranges in ncu's "
         "notation (--nvtx-include)",
     )
     parser.add_argument(
         "--set",
         choices=SETS,
         default="full",
-        help="what to collect: a section set of ncu, or the metrics of a row alone (default: full)",
+        help="metrics to collect: a section set of ncu, or row: only those of the table (default: full)",
     )
     parser.add_argument(
-        "--output", metavar="STEM", help="where to write, without an ending, or a folder (default: the script's name)"
+        "--output",
+        metavar="STEM",
+        help="path of the files without an extension, or a folder (default: the script's name)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the rows here instead of STEM.json; - is stdout, alone")
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the rows here instead of to STEM.json; -: print only the JSON to stdout"
+    )
     parser.add_argument(
         "--plot", metavar="FILE.png", help="draw the roofline here, not to STEM.png; dark if FILE.dark.png"
     )
-    parser.add_argument("--sum", action="store_true", help="a row a range: launches of one rung added up")
+    parser.add_argument("--sum", action="store_true", help="one row per range: add up the launches of a variant")
     parser.add_argument(
         "--ceilings",
         type=cli.parse_names,
         metavar="FILE,...",
-        help="take lines of the roofline from these JSON files too: a bench's copy and library, or another profile's",
+        help="add lines to the roofline from these JSON files: a bench's copy and library, or another profile's",
     )
     parser.add_argument(
         "--no-measure",
         action="store_true",
-        help="do not measure a copy and arithmetic peaks for the roofline after the profile",
+        help="do not measure copy bandwidth and arithmetic peaks for the roofline",
     )
-    parser.add_argument("--import", dest="imported", metavar="FILE", help="reduce this report, .ncu-rep or .json")
+    parser.add_argument(
+        "--import", dest="imported", metavar="FILE", help="read this report, .ncu-rep or .json, instead of profiling"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
     parser.add_argument("script", nargs="?", help="a .py file, any program, or a family such as mine.py:FAMILY")
@@ -86,11 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the command. Raises ProfilerError or Refused where it cannot be done. Returns the exit status."""
+    """The command. Returns the exit status. Raises ProfilerError if ncu fails, Refused for a wrong request."""
     _check(arguments)
     if not arguments.imported:
         return _run(arguments)
-    with outputs.reading(f"--import {arguments.imported}: that is no profile"):
+    with outputs.reading(f"--import {arguments.imported}: not a profile"):
         return _run(arguments)
 
 
@@ -109,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except Refused as error:
         if arguments.plot:
             raise
-        written.remove(picture)  # no matplotlib, or nothing to draw: the rest stands
+        written.remove(picture)  # no matplotlib, or nothing to plot: the other files are written
         progress.print(f"no roofline: {error}", highlight=False, markup=False)
     if not arguments.quiet:
         profile_tables.show(report, shown)
@@ -118,11 +124,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuses what cannot be done before anything runs."""
+    """Raise Refused or ProfilerError for a wrong request, before anything runs."""
     if bool(arguments.script) == bool(arguments.imported):
-        raise Refused("name a script to profile, or a report to read with --import FILE: one of the two")
+        raise Refused("name either a script to profile or, with --import FILE, a report to read")
     if arguments.imported and not Path(arguments.imported).is_file():
-        raise Refused(f"--import {arguments.imported}: there is no such file")
+        raise Refused(f"--import {arguments.imported}: the file does not exist")
     outputs.check_destination("--json", arguments.json)
     outputs.check_destination("--output", f"{stem_of(arguments)}.md")
     if arguments.plot is not None:
@@ -137,8 +143,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def command_of(arguments: argparse.Namespace) -> list[str]:
-    """The command that is profiled: the script's, or the bench of a family. Raises ProfilerError or Refused if there is
-    neither."""
+    """The command to profile: the script, or the bench of a family. Raises ProfilerError or Refused if neither
+    exists."""
     script, rest = arguments.script, arguments.arguments
     if _family(arguments) is not None:
         return [sys.executable, "-m", "cudakit", "bench", script, *rest]
@@ -160,7 +166,7 @@ def _family(arguments: argparse.Namespace) -> Ladder[Any] | None:
 
 
 def _keep_others(arguments: argparse.Namespace) -> None:
-    """Refuses to write over files whose names nobody gave, but for those of an earlier profile."""
+    """Raise Refused instead of overwriting files that the user did not name, except those of an earlier profile."""
     stem = stem_of(arguments)
     rows, page, picture = (Path(f"{stem}{ending}") for ending in (".json", ".md", ".png"))
     ours = {rows: _holds(rows, '"ncu": '), page: _holds(page, _PAGE)}
@@ -168,10 +174,12 @@ def _keep_others(arguments: argparse.Namespace) -> None:
     given = {rows: arguments.json, page: None, picture: arguments.plot}
     others = [str(path) for path, own in ours.items() if path.exists() and not own and not given[path]]
     if others:
-        raise Refused(f"{', '.join(others)}: no profile wrote that. Have other files written: --output STEM")
+        raise Refused(
+            f"{', '.join(others)}: not written by a profile, so not replaced. Pass another name: --output STEM"
+        )
     source = arguments.imported
     if arguments.sum and source and Path(arguments.json or rows).resolve() == Path(source).resolve():
-        raise Refused(f"--sum: the sums would take the place of the rows in {source}. Name another --output or --json")
+        raise Refused(f"--sum: the sums would replace the rows in {source}. Pass another --output or --json")
 
 
 def _holds(path: Path, text: str) -> bool:
@@ -179,7 +187,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def missing() -> list[str]:
-    """Why nothing can be profiled here, or an empty list."""
+    """The reasons why profiling is not possible on this machine; an empty list if it is."""
     problems = []
     if runner.find_ncu() is None:
         problems.append(runner.NO_NCU)
@@ -187,14 +195,14 @@ def missing() -> list[str]:
         driver.open("gpu")
     except DeviceUnavailable as error:
         problems.append(
-            f"a profile needs a GPU: {error} It counts sectors, bank conflicts and divergence by source line too: "
-            "`cudakit check FILE.cu --annotate FILE.html`."
+            f"a profile needs a GPU: {error} The simulated device counts sectors, bank conflicts and divergence per "
+            "source line: `cudakit check FILE.cu --annotate FILE.html`."
         )
     return problems
 
 
 def stem_of(arguments: argparse.Namespace) -> Path:
-    """The files' common name: --output less an ending of ours, or the script's in this folder."""
+    """The common stem of the files: --output without a known extension, or the script's name in this folder."""
     name = Path(arguments.imported or arguments.script)
     own = name.name if arguments.script and arguments.module else name.stem
     if (family := _family(arguments)) is not None:
@@ -235,7 +243,7 @@ def _profiled(arguments: argparse.Namespace, stem: Path, progress: Console) -> d
 
 
 def _in_ncus_words(name: str) -> str:
-    """`softmax.tree_reduce` as ncu takes it; what has ncu's own signs in it stays."""
+    """`softmax.tree_reduce` in ncu's notation; a name with ncu's own signs is returned unchanged."""
     return name if "@" in name or "/" in name else f"{nvtx.DOMAIN}@{name}/"
 
 
@@ -247,7 +255,7 @@ def _imported(arguments: argparse.Namespace) -> dict[str, Any]:
         rows = report.get("rows")
         whole = all(key in report for key in ("ncu", "device", "command", "date", "ceilings"))
         if not whole or not rows or not all("kernel" in row and "sentence" in row for row in rows):
-            raise Refused(f"--import {path}: that is no report of `cudakit profile`")
+            raise Refused(f"--import {path}: not a report of `cudakit profile`")
         if lines:
             sheet = {name: one for name, one in report["ceilings"].items() if not one["measured"]}
             report["ceilings"] = _by_name(lines) | sheet
@@ -259,7 +267,7 @@ def _report(
     command: str, launches: Sequence[ProfiledLaunch], lines: list[ceilings.Ceiling], ncu: str
 ) -> dict[str, Any]:
     if not launches:
-        raise runner.ProfilerError("the report holds no launch: nothing was profiled")
+        raise runner.ProfilerError("the report has no launch: nothing was profiled")
     lines = [*lines, *ceilings.from_launch(launches[0])]
     first = launches[0]
     major, minor = (int(first.metrics.get(name, 0)) for name in metrics.ARCH)
@@ -289,16 +297,16 @@ def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
         report = outputs.load(Path(name))
         try:
             lines = ceilings.from_report(report, name)
-        except (AttributeError, KeyError, TypeError):  # JSON of something else
+        except (AttributeError, KeyError, TypeError):  # JSON of another kind
             lines = []
         if not lines:
-            raise Refused(f"--ceilings {name}: it holds no ceilings, neither a bench's nor a profile's")
+            raise Refused(f"--ceilings {name}: not a report of a bench or a profile with ceilings")
         given += lines
     return given
 
 
 def _measured(progress: Console) -> list[ceilings.Ceiling]:
-    """The ceilings of the GPU here. What keeps them from being measured is said, and the data sheet's stand in."""
+    """Measure the ceilings of this GPU. If that fails, print the error; the data sheet's peaks are used instead."""
     from cudakit.device import Device
 
     try:

@@ -1,4 +1,4 @@
-"""Parameter types in C and C++: as the kernel's signature has them, as far as both languages can write them.
+"""Parameter types for C and C++: those of the kernel's signature, if both languages have them.
 
 A class that is passed by value is an opaque struct of its size and alignment. A pointer to a class is `void *`, except
 to CUDA's vector types, which <vector_types.h> declares, and to its half types, which are declared as structs.
@@ -28,7 +28,7 @@ _SAME = frozenset(
         "unsigned long long",
     ]
 )
-# Of the same width as on the device, on every host.
+# types whose width depends on the host, and those with the width that they have on the device
 _OTHERWISE = {
     "long": "int64_t", "unsigned long": "uint64_t", "wchar_t": "int32_t", "char8_t": "unsigned char",
     "char16_t": "uint16_t", "char32_t": "uint32_t",
@@ -39,8 +39,9 @@ _HALF_ALIASES = {"half": "__half"}
 
 @dataclass
 class Types:
-    """The types of one header. prefix: of its names. declared: the structs that it declares for classes, by C++ name,
-    with size and alignment; halves: the half types that it uses; vectors: whether it uses CUDA's vector types."""
+    """The types of one header. prefix: the prefix of its names. declared: the structs that it declares for classes, by
+    C++ name, with size and alignment; halves: the half types that it uses; vectors: whether it uses CUDA's vector
+    types."""
 
     prefix: str
     unique: identifiers.Unique
@@ -66,7 +67,7 @@ class Types:
 
     @property
     def includes(self) -> str:
-        """The lines of headers and declarations that the types need."""
+        """The #include lines and declarations that the types need."""
         lines = ["#include <vector_types.h>"] if self.vectors else []
         lines += [f"struct {name};" for name in sorted(self.halves)]
         return "".join(f"{line}\n" for line in lines)
@@ -79,7 +80,7 @@ class Types:
         return self.declared[key][0]
 
     def _is_vector(self, kind: Type) -> bool:
-        """Whether it is a vector type that <vector_types.h> has without a warning of deprecation."""
+        """Whether it is a vector type that <vector_types.h> declares without a deprecation warning."""
         found = kind.kind == "vector" and kind.text not in _HALVES
         if kind.target is not None and kind.target.size == 8 and kind.lanes == 4:
             found = False
@@ -116,5 +117,5 @@ class Types:
 
 
 def _scalar(text: str) -> str | None:
-    """The C type of a C++ number type; None if it is not one."""
+    """The C type of a C++ number type; None for other types."""
     return text if text in _SAME else _OTHERWISE.get(text)

@@ -25,7 +25,7 @@ _CODES = {
 
 
 class Data:
-    """The file that the example reads: byte strings one after another, each once, at multiples of 8."""
+    """The data file of the example: byte strings without duplicates, each at a multiple of 8 bytes."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -33,7 +33,7 @@ class Data:
         self._size = 0
 
     def add(self, content: bytes) -> int:
-        """The place of `content`."""
+        """Add `content` and return its offset in the file."""
         if content not in self._known:
             padded = content + bytes(-len(content) % 8)
             self._known[content] = self._size
@@ -48,7 +48,7 @@ class Data:
 def text(
     bundle: Bundle, banner: Sequence[str], samples: Sequence[Sample], reasons: Mapping[int, str]
 ) -> tuple[str, bytes]:
-    """The program, and the file of its data. reasons: why an entry has no sample, by its number."""
+    """The program and its data file. reasons: by the number of an entry, the reason that it has no sample."""
     prefix = identifiers.identifier(bundle.name)
     data = Data()
     functions = [_function(bundle, prefix, number, sample, data) for number, sample in enumerate(samples)]
@@ -71,7 +71,7 @@ def text(
 
 
 def _quoted(text: str) -> str:
-    """A string literal of C for printf."""
+    """A C string literal for printf."""
     plain = text.encode("ascii", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return '"' + plain.replace("\n", "\\n").replace("??", "?") + '"'
 
@@ -125,7 +125,7 @@ def _dim(prefix: str, extents: tuple[int, int, int]) -> str:
 
 
 def _literal(kind: str, value: bytes) -> str:
-    """A value in C++, by its bytes."""
+    """A C++ literal for the bytes of a value."""
     if kind.endswith("*") and not any(value):
         return "nullptr"
     if kind == "bool":

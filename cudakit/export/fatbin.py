@@ -1,4 +1,4 @@
-"""Fat binaries: machine code of several architectures, and PTX for later ones, in one file that the driver reads."""
+"""Fat binaries: machine code for several architectures and PTX for later ones, in one file for the driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cudakit.errors import CudakitError
 
 
 def make(name: str, cubins: Mapping[str, bytes], jit: str | None, compiled: Mapping[str, Compiled]) -> bytes:
-    """The fat binary of `cubins` by architecture ("sm_90a"), and of the PTX of the architecture `jit`, unless None.
+    """Return the fat binary of `cubins`, by architecture ("sm_90a"), and of the PTX for the architecture `jit`, if any.
 
-    Not compressed, so that every driver of CUDA 13 reads it. The same input makes the same bytes. Raises CudakitError
-    if nvFatbin is not installed, or refuses an image.
+    It is not compressed, so that every driver of CUDA 13 can read it. The same input makes the same bytes. Raises
+    CudakitError if nvFatbin is not installed, or rejects an image.
     """
     nvfatbin = _nvfatbin()
     options = ["-64", "-compress=false"]
@@ -30,12 +30,12 @@ def make(name: str, cubins: Mapping[str, bytes], jit: str | None, compiled: Mapp
         finally:
             nvfatbin.destroy(handle)
     except nvfatbin.nvFatbinError as error:
-        raise CudakitError(f"nvFatbin makes no fat binary of {name} for {', '.join(cubins)}: {error}") from error
+        raise CudakitError(f"nvFatbin failed for {name} and {', '.join(cubins)}: {error}") from error
     return bytes(binary)
 
 
 def _nvfatbin() -> Any:
-    """The bindings of nvFatbin, loaded."""
+    """Import and load the bindings of nvFatbin."""
     try:
         from cuda.bindings import nvfatbin
 

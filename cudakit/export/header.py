@@ -1,4 +1,4 @@
-"""The C header of an export: typed launchers, and the code that loads the images."""
+"""The C header of an export: typed launchers, and the code that loads the machine code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudakit.export.c_types import Types
 from cudakit.export.sources import Bundle, Entry, Image
 from cudakit.launch.signature import Parameter
 
-_SHOWN = 6  # usual launches in a comment
+_SHOWN = 6  # the most launches listed in a comment
 
 
 def filled(template: str, values: dict[str, str]) -> str:
@@ -30,7 +30,7 @@ def text(bundle: Bundle, banner: Sequence[str]) -> str:
     """The header. banner: the lines of its first comment."""
     prefix = identifiers.identifier(bundle.name)
     types = Types(prefix, identifiers.launcher_names())
-    # The launchers have their names already: structs may not take one of them.
+    # reserve the names of the launchers, so that no struct gets one of them
     for entry in bundle.entries:
         types.unique(entry.identifier)
     launchers = [_launcher(prefix, number, entry, types) for number, entry in enumerate(bundle.entries)]
@@ -74,7 +74,7 @@ def _rows(values: Sequence[str]) -> str:
 
 
 def _codes(image: Image) -> str:
-    """Its architectures as the loader reads them: "80 90a 80+"."""
+    """Its architectures in the loader's notation: "80 90a 80+"."""
     codes = [arch.removeprefix("sm_") for arch in image.compiled]
     return " ".join(codes + ([f"{image.jit.removeprefix('sm_')}+"] if image.jit else []))
 
@@ -88,7 +88,7 @@ def _built(bundle: Bundle) -> str:
 def _structs(types: Types) -> str:
     if not types.declared:
         return ""
-    lines = ["/* Classes that are passed by value: their bytes, with their size and alignment on the device. */"]
+    lines = ["/* Classes that are passed by value, as bytes with their size and alignment on the device. */"]
     for spelled, (name, size, alignment) in types.declared.items():
         lines.append(f"typedef struct {name} {{ /* {spelled.replace('*/', '* /')} */")
         lines.append(f"    {types.prefix.upper()}_ALIGNED({alignment}) unsigned char bytes[{size}];")
@@ -97,7 +97,7 @@ def _structs(types: Types) -> str:
 
 
 def _conversions(types: Types) -> str:
-    """For C++: a struct of the header made of the program's own."""
+    """The C++ function that converts a class of the program to a struct of the header."""
     if not types.declared:
         return ""
     return f"""
@@ -117,7 +117,7 @@ template <class To, class From> inline To {types.prefix}_bytes(const From &value
 
 
 def names_of(parameters: Sequence[Parameter]) -> list[str]:
-    """The names of a launcher's parameters for the kernel's."""
+    """The names of the launcher's parameters for those of the kernel."""
     return identifiers.parameter_identifiers([parameter.name for parameter in parameters])
 
 
@@ -170,7 +170,7 @@ def _facts(entry: Entry) -> list[str]:
 
 
 def _usual(entry: Entry) -> list[str]:
-    """Its usual launch configurations, one line per problem."""
+    """The launch configurations of its family's problems, one line each."""
     lines = [
         f"{one.title}: grid {_times(one.grid)}, block {_times(one.block)}, {one.shared} bytes of dynamic shared memory"
         + (f", clusters of {_times(one.cluster)}" if one.cluster is not None else "")
@@ -194,8 +194,8 @@ def _with_names(entry: Entry, chosen: Sequence[Parameter]) -> list[tuple[Paramet
 
 
 def _constants(name: str, entry: Entry) -> str:
-    """What the kernel was compiled for: the most threads of a block, or its block, and its cluster; and the block and
-    the shared memory that all of its usual launches have."""
+    """Constants of a kernel: the most threads per block, or the block and the cluster that it was compiled for; and the
+    block and shared memory of its usual launches, if they are all equal."""
     values: dict[str, int] = {}
     if entry.block is not None:
         values |= {f"{name}_BLOCK_{axis}": extent for axis, extent in zip("XYZ", entry.block, strict=True)}

@@ -1,11 +1,11 @@
-"""Names in C of what has a name in C++."""
+"""C names for C++ names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-# Words that a later standard of C or C++ reserves, and names that the launchers have themselves.
+# keywords of C and C++, of later standards too, and names that the launchers use
 _RESERVED_WORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class
     co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
@@ -18,14 +18,14 @@ _RESERVED_WORDS = """
 """
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 
-# What the header calls its own functions and types, after the prefix.
+# names of the header's own functions and types, after the prefix
 _LAUNCHER_WORDS = """
     dim dim3 driver kernels images symbol resolve open error failed unload fits load_images load file crc32 read
     launch aligned bytes h
 """
 _LAUNCHERS = frozenset(_LAUNCHER_WORDS.split())
 
-# Headers that a program may include by their names while the folder of the export is on its include path.
+# headers that a program may include while the folder of the export is on its include path
 _HEADER_WORDS = """
     assert complex ctype cuda cuda_runtime dlfcn errno fenv float inttypes iso646 limits locale malloc math memory
     pthread sched setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string
@@ -40,15 +40,15 @@ def is_header(stem: str) -> bool:
 
 
 def identifier(name: str) -> str:
-    """`name` with an underscore for what C does not allow: "ns::k<4, float>" is "ns_k_4_float"."""
+    """`name` with an underscore for characters that C does not allow: "ns::k<4, float>" is "ns_k_4_float"."""
     pointers = name.replace("*", " ptr ").replace("-", " minus ")
     made = re.sub(r"[^A-Za-z0-9]+", "_", pointers).strip("_")
     return f"k{made}" if not made or made[0].isdigit() else made
 
 
 class Unique:
-    """Makes each name that it is called with different from the earlier ones. key: names with the same key are equal;
-    avoid: names that are never returned."""
+    """Makes names distinct: a call returns the name, with a number if it was returned before. key: names with the same
+    key count as equal; avoid: names that are never returned."""
 
     def __init__(self, key: Callable[[str], str] = str, avoid: frozenset[str] = frozenset()) -> None:
         self._key = key
@@ -64,13 +64,13 @@ class Unique:
 
 
 def launcher_names() -> Unique:
-    """Makes names of launchers and structs that differ in more than case, none that the header has already."""
+    """Makes names for launchers and structs: they differ in more than case, and the header does not use them."""
     return Unique(str.lower, _LAUNCHERS)
 
 
 def parameter_identifiers(names: list[str]) -> list[str]:
-    """Names of a function's parameters in C: those of the source, with a number if one is missing, and with an
-    underscore if C, or a launcher, has another use of it."""
+    """C names for the parameters of a function: the source's names, or arg0, arg1, ... if they are missing; with an
+    underscore if the name is a keyword of C or used by the launcher."""
     unique = Unique()
     made = []
     for number, name in enumerate(names):

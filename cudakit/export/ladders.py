@@ -1,7 +1,7 @@
-"""The kernels of a family: what its variants launch for its shapes, and those runs recorded for the example.
+"""The kernels that a family's variants launch for its shapes, and recorded runs of them for the example.
 
-`collect` makes the list of sources of the variants' usual launches; a `Recording` runs each variant on the simulated
-device, judges the result as a bench does, and returns a sample per variant.
+`collect` returns the sources of these launches. A `Recording` runs each variant on the simulated device, compares the
+result with the reference as a bench does, and returns samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[Path, tuple[tuple[str, Any], ...]]
 
 
 class WrongResult(CudakitError):
-    """A variant is wrong on one of its family's problems. again(watch): runs it once more within watch(output)."""
+    """A variant's result is wrong on one of its family's problems. again(watch): runs it again within watch(output)."""
 
     def __init__(
         self, variant: str, title: str, verdict: Comparison, again: Callable[[Callable[..., Any]], None]
@@ -42,7 +42,7 @@ class WrongResult(CudakitError):
 
 @dataclass
 class Problem:
-    """One problem of a family on a simulated device. title: its shape, dtype and mode in words."""
+    """One problem of a family on a simulated device. title: its shape, dtype and mode."""
 
     title: str
     hosts: tuple[Any, ...]
@@ -64,7 +64,8 @@ class Problem:
 @dataclass
 class Kernels:
     """The kernels that a family's variants launch. sources: in the order of the variants. runs: each variant with the
-    problems that it takes, whose arrays `close` frees. left_out: variants without a kernel to export, and why."""
+    problems that it supports, whose arrays `close` frees. left_out: variants without a kernel to export, and the
+    reason."""
 
     device: Device
     sources: list[Source]
@@ -80,9 +81,9 @@ class Kernels:
 
 
 def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequence[str], device: Device) -> Kernels:
-    """What `family`'s variants (all if none is named) launch for its shapes, on a simulated device.
+    """The kernels that variants of `family` (all if `variants` is empty) launch for its shapes, on a simulated device.
 
-    Raises Refused for a name that no variant has, and if there is nothing to export.
+    Raises Refused for an unknown variant, and if there is nothing to export.
     """
     try:
         chosen = [family[name] for name in variants] or list(family.variants)
@@ -94,7 +95,7 @@ def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequenc
     newest = max(map(order, architectures), default=(0, ""))
     for variant in chosen:
         if variant.run is not None:
-            found.left_out[variant.name] = "it is more than kernels: it calls a library between them"
+            found.left_out[variant.name] = "it also calls a library, not only kernels"
             continue
         if order(variant.since)[0] > newest[0]:
             found.left_out[variant.name] = f"it needs {variant.since} or later"
@@ -102,7 +103,7 @@ def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequenc
         taken = [problem for problem in problems if not isinstance(variant.answer(problem.value), str)]
         if not taken:
             why = variant.answer(problems[0].value) if problems else "the family has no shapes"
-            found.left_out[variant.name] = f"it takes none of the family's shapes for the simulated device: {why}"
+            found.left_out[variant.name] = f"it supports none of the family's shapes for the simulated device: {why}"
             continue
         for problem in taken:
             for launch in family.launches(variant, problem.value):
@@ -118,7 +119,7 @@ def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequenc
 
 
 def _problems(family: Ladder[Any], device: Device) -> Iterator[Problem]:
-    """The family's shapes for the simulated device, in each of its dtypes and modes, that are not empty."""
+    """The problems of the family's shapes for the simulated device that are not empty, in each dtype and mode."""
     for mode, options in family.modes.items():
         for dtype in family.usual_dtypes:
             for shape in family.shapes_for("sim"):
@@ -141,7 +142,7 @@ def _problem(
 
 
 def _key(variant: Variant[Any], launch: Launch) -> tuple[Key, str]:
-    """The source of a launch with its macros, and the entry."""
+    """The source of a launch with its macros, and the entry in it."""
     source, entry, defines = variant.entry_of(launch)
     return (headers.find_source(source), defines), entry
 
@@ -172,8 +173,8 @@ def _three(extents: int | Sequence[int]) -> tuple[int, int, int]:
 
 
 class Recording:
-    """Runs variants on the simulated device and records them for a bundle, which has an image per source. current: the
-    run that is made, in words; variant: of that run."""
+    """Runs variants on the simulated device and records them for a bundle with one image per source. current: the title
+    of the current run; variant: its variant."""
 
     def __init__(self, family: Ladder[Any], kernels: Kernels, bundle: Bundle) -> None:
         self._family, self._kernels, self._bundle = family, kernels, bundle
@@ -184,9 +185,11 @@ class Recording:
         }
 
     def samples(self) -> tuple[list[Sample], dict[int, str]]:
-        """Run each variant on every problem that it takes. Returns a sample of its smallest problem, and of others as
-        far as these launch other kernels; and by an entry's number why no sample launches it. Raises WrongResult, or
-        what the simulated device reports."""
+        """Run each variant on all problems that it supports.
+
+        Returns samples of each variant's smallest problem and of problems that launch other kernels; and by an entry's
+        number the reason that no sample launches it. Raises WrongResult, or the error of the simulated device.
+        """
         made: list[Sample] = []
         launched: set[int] = set()
         for variant, problems in self._kernels.runs:
@@ -201,7 +204,7 @@ class Recording:
                     made.append(sample)
             launched |= mine
         reasons = {
-            number: f"its variants need a later architecture than {self._kernels.device.arch}, which was simulated"
+            number: f"its variants need an architecture newer than the simulated {self._kernels.device.arch}"
             for number in range(len(self._bundle.entries))
             if number not in launched
         }
@@ -212,7 +215,7 @@ class Recording:
         return self._bundle.entries.index(self._bundle.entry(self._images[key], entry))
 
     def _run(self, variant: Variant[Any], problem: Problem) -> Sample:
-        """One variant on one problem, recorded and judged."""
+        """Run one variant on one problem, compare its result, and return the recorded sample."""
         family, self.variant = self._family, variant
         title = self.current = f"{family.name}/{variant.name} {problem.title}"
         names = [*family.specs] if len(family.specs) == len(problem.inputs) else []
@@ -239,7 +242,7 @@ class Recording:
         return recorder.sample(compared)
 
     def _prepare(self, problem: Problem) -> None:
-        """What the outputs hold before a run: the family's initial value, the input in place, or else the poison."""
+        """Fill the outputs before a run: with the input if in place, the family's initial value, else the poison."""
         for array in problem.outputs:
             if self._family.in_place:
                 array.copy_from(np.ascontiguousarray(problem.hosts[self._family.over]))
@@ -259,7 +262,7 @@ class Recording:
     def _judge(
         self, variant: Variant[Any], problem: Problem, title: str, results: tuple[Any, ...], scratch: Any
     ) -> tuple[Any, Any]:
-        """The reference and the bound of rounding. Raises WrongResult for a result that is not within them."""
+        """Return the reference and the rounding bound. Raises WrongResult if the result differs by more."""
         family, dtypes = self._family, [one.dtype for one in results]
         exact = family.exact(problem.hosts, dtypes, **problem.options)
         allowed = family.allowed(exact, problem.hosts, variant, dtypes, **problem.options)
@@ -282,7 +285,7 @@ def _plainly(number: int, kernel: Kernel, stream: Any, keywords: dict[str, Any])
 
 
 def _bounds(result: np.ndarray[Any, Any], exact: Any, allowed: Any) -> tuple[Any, Any]:
-    """The numbers that a result should have, and the largest difference of each."""
+    """The expected numbers of a result, and the tolerance of each."""
     if result.dtype.kind in "iub":
         return np.asarray(exact).astype(result.dtype), 0
     exact = np.asarray(exact)

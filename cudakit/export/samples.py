@@ -1,7 +1,7 @@
-"""What the example program launches, and what it expects: runs recorded on the simulated device.
+"""Samples: the launches of the example program and their expected results, recorded on the simulated device.
 
-A `Recorder` is given the arrays and launches of one run on the simulated device. Its Sample has the bytes of every
-argument, with pointers as places in its buffers, and how the buffers' contents are to be compared.
+A `Recorder` records the arrays and launches of one run on the simulated device. Its Sample has the bytes of each
+argument, with pointers as places in its buffers, and the expected contents of the buffers with their tolerances.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cudakit.memory.array import DeviceArray
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation of a sample. before: its bytes when the first kernel starts. expected, tolerance: each element of
-    `dtype` after the last kernel, as float64 or a whole number, and its largest difference; None if the buffer is not
-    compared."""
+    """One allocation of a sample. before: its bytes before the first kernel. expected, tolerance: the elements, of
+    `dtype`, after the last kernel, as float64 or whole numbers, and the largest difference allowed for each; None if
+    the buffer is not compared."""
 
     name: str
     before: bytes
@@ -32,7 +32,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Place:
-    """A pointer into a buffer, by its number, `offset` bytes from its beginning."""
+    """A pointer into a buffer: the buffer's number, and the offset from its start in bytes."""
 
     buffer: int
     offset: int
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """One launch: the number of its entry in the bundle, and its arguments, the bytes of each that is not a Place."""
+    """One launch: the number of its entry in the bundle, its configuration, and each argument as bytes or a Place."""
 
     entry: int
     grid: tuple[int, int, int]
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Sample:
-    """A run of one or more kernels, and what it is in words."""
+    """A run of one or more kernels. title: its description."""
 
     title: str
     buffers: tuple[Buffer, ...]
@@ -60,8 +60,8 @@ class Sample:
 
 
 class Recorder:
-    """Collects the launches of one run on the simulated device. arrays: every allocation that kernels may use, by name;
-    their contents now are those that the sample begins with."""
+    """Records the launches of one run on the simulated device. arrays: all allocations that kernels may use, by name;
+    their current contents are the initial contents of the sample."""
 
     def __init__(self, title: str, arrays: dict[str, DeviceArray]) -> None:
         self._title = title
@@ -70,7 +70,7 @@ class Recorder:
         self._calls: list[Call] = []
 
     def launch(self, entry: int, kernel: Kernel, stream: Any, keywords: dict[str, Any]) -> None:
-        """Launch `kernel`, the entry of that number, and record its arguments."""
+        """Launch `kernel`, whose entry has the number `entry`, and record its arguments."""
         prepared = kernel.prepare(**keywords)
         prepared.launch(stream)
         addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(prepared.pointers)
@@ -97,7 +97,7 @@ class Recorder:
         return value
 
     def sample(self, compared: dict[str, tuple[Any, Any]]) -> Sample:
-        """What was recorded. compared: by an array's name, the expected elements and the largest difference of each."""
+        """The recorded sample. compared: by an array's name, its expected elements and their tolerances."""
         buffers = []
         for name, array in self._arrays.items():
             if name not in compared:

@@ -1,7 +1,7 @@
 """The kernels of an export: sources compiled for each architecture, and one entry per kernel.
 
-`build` compiles a list of Sources. The result has one Image per source, with its machine code for each architecture,
-and one Entry per kernel, with the facts that a launcher needs.
+`build` compiles a list of Sources. The result has one Image per source, with its machine code per architecture, and one
+Entry per kernel, with the facts that a launcher needs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Usual:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One kernel to export: `entry` is its C++ name or name expression ("k<4>"), `since` the first architecture that
-    it is compiled for. idea: a line for its comment. cluster, cooperative: whether it is launched with a cluster size
-    given at the launch, and with all blocks resident at once; None if the compiled code is to show it."""
+    """One kernel to export. entry: its C++ name or name expression ("k<4>"). since: the first architecture that it is
+    compiled for. idea: one line for its comment. cluster: whether a launch passes a cluster size; cooperative: whether
+    all blocks must be resident at once; None: found out from the compiled code."""
 
     entry: str
     since: str = "sm_75"
@@ -62,15 +62,16 @@ class Source:
 
     @property
     def label(self) -> str:
-        """How outputs call the file: below cudakit's kernels its path there, else its name."""
+        """The file's name in messages: its path below cudakit's kernels, else its name."""
         root = headers.kernel_root().resolve()
         return str(self.path.relative_to(root)) if root in self.path.parents else self.path.name
 
 
 @dataclass(frozen=True)
 class Image:
-    """One source's machine code. stem: of its files' names. compiled: by architecture, in ascending order. jit: the
-    architecture whose PTX is in the fat binary, for later devices, or None. facts: lines of provenance."""
+    """The machine code of one source. stem: the stem of its files' names. compiled: by architecture, in ascending
+    order. jit: the architecture whose PTX is in the fat binary, for later devices, or None. facts: lines of
+    provenance."""
 
     stem: str
     source: Source
@@ -83,8 +84,8 @@ class Image:
 @dataclass(frozen=True)
 class Entry:
     """One exported kernel. name: its name expression or C++ name. identifier: its name in C. image: the number of its
-    Image. max_threads: the most threads of a block that its launch bounds allow; block, required_cluster: the sizes
-    that it was compiled for; None if it leaves them open. cluster: launched with a cluster size. idea: in one line.
+    Image. max_threads: the most threads per block that its launch bounds allow; block, required_cluster: the sizes that
+    it was compiled for; None if they are not fixed. cluster: whether a launch passes a cluster size. idea: one line.
     resources: by architecture."""
 
     name: str
@@ -119,10 +120,10 @@ class Bundle:
 
 
 def build(name: str, sources: Sequence[Source], architectures: Sequence[str], *, ptx: bool = True) -> Bundle:
-    """`sources` compiled for `architectures` ("sm_80", "sm_90a"). ptx: include PTX, for later devices.
+    """Compile `sources` for `architectures` ("sm_80", "sm_90a"). ptx: include PTX, for later devices.
 
-    Raises Refused for architectures that are none, for sources without kernels, and for kernels that cannot be called
-    from another file; CompileError if a source does not compile.
+    Raises Refused for unknown architectures, sources without kernels, and kernels with internal linkage; CompileError
+    if a source does not compile.
     """
     chosen = tuple(sorted({expect_architecture(arch) for arch in architectures}, key=order))
     if not chosen:
@@ -151,18 +152,18 @@ def _since(source: Source) -> str:
 
 
 def _compiled(source: Source, arch: str) -> compiler.Compiled | None:
-    """The source for one architecture with what is wanted there; None if that is nothing."""
+    """The source compiled for one architecture, with the kernels wanted there; None if there are none."""
     wanted = [one for one in source.wanted if order(one.since)[0] <= order(arch)[0]]
     if source.wanted and not wanted:
         return None
     names = sorted({one.entry for one in wanted if "<" in one.entry})
     text = headers.read_source(source.path)
-    options = {"names": names, "line_info": False, **source.options}  # line info would put this machine's paths in
+    options = {"names": names, "line_info": False, **source.options}  # line info would include this machine's paths
     return cache.compiled(compiler.request(text, name=str(source.path), arch=arch, **options))
 
 
 def _provenance(source: Source, compiled: Mapping[str, compiler.Compiled]) -> tuple[str, ...]:
-    """What the machine code was made of: the source and its headers by their hashes, the compiler and its options."""
+    """The provenance of the machine code: hashes of the source and its headers, the compiler and its options."""
     first = next(iter(compiled.values()))
     request = compiler.request_again(first, first.arch, tuple(first.lowered))
     included = headers.scan(request.source, request.name, request.directories, request.options, request.names)
@@ -180,14 +181,14 @@ def _provenance(source: Source, compiled: Mapping[str, compiler.Compiled]) -> tu
 
 _HEAD = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\([^)]*\))?([^{]*)\{")
 _DIRECTIVE = re.compile(r"\.(maxntid|reqntid|reqnctapercluster)\s+([\d, ]+)")
-_GRID_BARRIER = re.compile(r"%envreg[12]\b")  # where cooperative_groups::this_grid() finds the grid's barrier
+_GRID_BARRIER = re.compile(r"%envreg[12]\b")  # the address of the grid's barrier, for cooperative_groups::this_grid()
 _CLUSTER = re.compile(r"%(?:cluster_|nclusterid|clusterid)|barrier\.cluster|\bmapa\b")
 
 
 def _entries(
     source: Source, compiled: Mapping[str, compiler.Compiled], image: int, names: identifiers.Unique
 ) -> Iterable[Entry]:
-    """The wanted kernels of one source in the order they are wanted, or all in the order of the PTX."""
+    """The wanted kernels of one source in the order of `wanted`, or all in the order of the PTX."""
     known: dict[str, tuple[str, compiler.Compiled]] = {}
     for one in compiled.values():
         for mangled in ptx_entries(one.ptx):
@@ -195,7 +196,7 @@ def _entries(
             if known.setdefault(key, (mangled, one))[0] != mangled:
                 raise Refused(
                     f"{source.label}: {key} is named differently on each architecture, as it has internal linkage; "
-                    "take it out of its unnamed namespace, or leave out static"
+                    "move it out of its unnamed namespace, or remove static"
                 )
     by_mangled = dict(known.values())
     if source.wanted:
@@ -296,8 +297,8 @@ def _text_of(ptx: str, mangled: str) -> tuple[str, str]:
 
 
 def _parameters(mangled: str, in_ptx: tuple[PtxParameter, ...], source: str) -> tuple[Parameter, ...]:
-    """The parameters as a launch knows them. If the name has no types (`extern "C"`), those that the source writes in
-    plain C, as far as they have the sizes of the PTX."""
+    """The parameters of a launch. If the mangled name has no types (`extern "C"`), they are the plain C types of the
+    source whose sizes match the PTX."""
     layout: list[tuple[int, int]] = []
     offset = 0
     for parameter in in_ptx:

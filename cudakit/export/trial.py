@@ -1,7 +1,7 @@
-"""Arguments for the kernels of a file that no family declares, so that the example can launch them.
+"""Guess arguments for the kernels of a file that no family declares, so that the example can launch them.
 
-Each kernel runs on the simulated device with one small block and numbers that most kernels take as sizes. If it runs
-without a report, the example launches it in the same way and expects the same results; if not, it says why it does not.
+Each kernel runs on the simulated device with one small block and numbers that suit most kernels as sizes. If it runs
+without a report, the example launches it in the same way and expects the same results; if not, it prints the reason.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cudakit.launch.signature import Parameter
 from cudakit.memory.array import DeviceArray, as_dtype
 from cudakit.shipped import order
 
-NOT_SIMULATED = "it was not tried out: no architecture of the export is one that can be simulated"
+NOT_SIMULATED = "it was not run: no architecture of the export can be simulated"
 
-_SIZE = 16  # every integer parameter
-_ELEMENTS = 1 << 12  # of each array: the most that three axes of _SIZE reach
+_SIZE = 16  # the value of each integer parameter
+_ELEMENTS = 1 << 12  # length of each array: enough for three axes of _SIZE
 _THREADS = 32
 _SHARED = 4096
 
 
 def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
-    """A sample per kernel that runs, and by an entry's number why there is none."""
+    """One sample per kernel that runs, and by an entry's number the reason that it has none."""
     samples: list[Sample] = []
     reasons: dict[int, str] = {}
     for number, entry in enumerate(bundle.entries):
@@ -46,7 +46,7 @@ def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
             with Device(f"sim:{arch}", fresh=True) as device:
                 samples.append(_try(number, entry, code, device))
         except (CudakitError, ValueError) as error:
-            reasons[number] = f"its arguments are not known, and guessed ones do not fit: {_first_line(error)}"
+            reasons[number] = f"its arguments are unknown, and guessed ones failed: {_first_line(error)}"
     return samples, reasons
 
 
@@ -57,7 +57,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def newest_simulated(architectures: Iterable[str]) -> str | None:
-    """The latest architecture for which there is a simulated device, or None."""
+    """The newest architecture that can be simulated, or None."""
     return max(filter(drivers.is_simulated, architectures), key=order, default=None)
 
 
@@ -78,7 +78,7 @@ def _try(number: int, entry: Entry, code: compiler.Compiled, device: Device) -> 
             arguments.append(array)
         else:
             arguments.append(_number(entry.parameters[parameter.index]))
-    recorder = Recorder(f"{entry.name} with arguments tried out on the simulated device", arrays)
+    recorder = Recorder(f"{entry.name} with arguments guessed on the simulated device", arrays)
     shared = min(_SHARED, kernel.max_dynamic_shared) if ".extern .shared" in code.ptx else 0
     keywords: dict[str, Any] = {"grid": cluster, "block": block, "shared": shared, "args": tuple(arguments)}
     if entry.cooperative:
@@ -90,7 +90,7 @@ def _try(number: int, entry: Entry, code: compiler.Compiled, device: Device) -> 
 
 
 def _values(parameter: Parameter, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """The contents of an array: small numbers, which are indices within it if they are whole."""
+    """The contents of an array: small numbers; integers are valid indices of the array."""
     target = parameter.type.target
     names = pointer_dtypes(target) if target is not None else None
     name = names[0] if names else "float32"
@@ -119,7 +119,7 @@ def _number(parameter: Parameter) -> Any:
 
 
 def _compared(found: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """What a GPU should find, and how far it may be off: sums in another order, and functions that are approximated."""
+    """The expected result on a GPU and its tolerance, which covers other orders of summation and approximations."""
     if found.dtype.kind in "iub":
         return found, 0
     wide = found.astype(np.float64)

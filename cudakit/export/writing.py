@@ -1,4 +1,4 @@
-"""The folder of an export: its files, and which existing ones may be replaced."""
+"""The folder of an export: its files, and the existing files that may be replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def contents(
     *,
     ptx: bool = True,
 ) -> dict[str, bytes]:
-    """Every file of an export, by name; the same bundle makes the same bytes.
+    """The contents of all files of an export, by name. The same bundle makes the same bytes.
 
     version: cudakit's. samples: what the example launches; reasons: why it does not launch an entry, by its number.
     ptx: include PTX, for the simulated device.
@@ -97,13 +97,13 @@ def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> l
     foreign = [name for name in files if (folder / name).exists() and name not in old]
     if foreign and not force:
         raise Refused(
-            f"{folder} has {', '.join(foreign)}, which export did not write, or which changed since: name another "
+            f"{folder} has {', '.join(foreign)}, which export did not write or which have changed since: name another "
             "folder, or replace them with --force"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Refused(f"{folder} cannot be made: {outputs.reason(error)}") from error
+        raise Refused(f"{folder} cannot be created: {outputs.reason(error)}") from error
     for name in old - set(files):
         (folder / name).unlink()
     for name, content in files.items():
@@ -112,14 +112,14 @@ def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> l
 
 
 def _earlier(folder: Path, name: str) -> set[str]:
-    """The files that the earlier export of the manifest `name` wrote and that did not change since, and `name`."""
+    """The unchanged files of the earlier export with the manifest `name`, and `name` itself."""
     found = [path for path in manifests(folder) if path.name == name]
     if not found:
         return set()
     unchanged = {name}
     for file, digest in read_manifest(found[0]).files.items():
         path = folder / file
-        # A name with a folder in it is not export's own.
+        # export writes no file in a subfolder
         if Path(file).name == file and path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest:
             unchanged.add(file)
     return unchanged

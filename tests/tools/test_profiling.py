@@ -586,19 +586,19 @@ def test_the_command_says_all_that_is_missing(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ([], "name a script to profile, or a report"),
-        (["--import", "x.ncu-rep", "work.py"], "one of the two"),
-        (["--import", "absent.ncu-rep"], "--import absent.ncu-rep: there is no such file"),
+        ([], "name either a script to profile or"),
+        (["--import", "x.ncu-rep", "work.py"], "name either a script"),
+        (["--import", "absent.ncu-rep"], "--import absent.ncu-rep: the file does not exist"),
         (["absent.py"], "there is no script absent.py"),
         (["--output", "nowhere/x", "work.py"], "the folder nowhere does not exist"),
         (["--ceilings", "absent.json", "work.py"], "absent.json cannot be read"),
-        (["--ceilings", "rows.json", "work.py"], "--ceilings rows.json: it holds no ceilings"),
-        (["--ceilings", "half.json", "work.py"], "--ceilings half.json: it holds no ceilings"),
-        (["--import", "rows.json", "--output", "x"], "--import rows.json: that is no report of `cudakit profile`"),
-        (["--import", "half.json", "--output", "x"], "--import half.json: that is no report of `cudakit profile`"),
-        (["notes.py"], "notes.md: no profile wrote that. Have other files written: --output STEM"),
-        (["rows.py"], "rows.json: no profile wrote that"),
-        (["figure.py"], "figure.png: no profile wrote that"),
+        (["--ceilings", "rows.json", "work.py"], "--ceilings rows.json: not a report of a bench or a profile with ceilings"),
+        (["--ceilings", "half.json", "work.py"], "--ceilings half.json: not a report of a bench or a profile with ceilings"),
+        (["--import", "rows.json", "--output", "x"], "--import rows.json: not a report of `cudakit profile`"),
+        (["--import", "half.json", "--output", "x"], "--import half.json: not a report of `cudakit profile`"),
+        (["notes.py"], "notes.md: not written by a profile, so not replaced. Pass another name: --output STEM"),
+        (["rows.py"], "rows.json: not written by a profile"),
+        (["figure.py"], "figure.png: not written by a profile"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(run, stand_in, arguments, why):
@@ -653,10 +653,10 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     assert json.loads(out)["ceilings"] == report["ceilings"], "the data sheet's stay beside those that are given"
     status, _, err = run("--import", bench)
     assert status == cli.EXIT_REFUSED
-    assert "no report of `cudakit profile`" in err
+    assert "not a report of `cudakit profile`" in err
     status, _, err = run("--import", "work.json", "--sum")
     assert status == cli.EXIT_REFUSED
-    assert "the sums would take the place of the rows in work.json" in err
+    assert "the sums would replace the rows in work.json" in err
     assert json.loads(Path("work.json").read_text()) == report
     # A second profile takes the place of the first, files and all.
     assert run(*arguments)[0] == cli.EXIT_OK
