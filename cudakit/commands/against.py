@@ -90,7 +90,7 @@ def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:
 
 
 def nothing_compared(name: str, why: str) -> int:
-    """Print the reason that nothing was compared. Returns the exit status."""
+    """Print that no rows were compared, and why. Returns the exit status."""
     terminal.say_error(f"NOTHING COMPARED with {name}: {why}", sys.stderr)
     return cli.EXIT_REFUSED
 

@@ -56,7 +56,7 @@ NO_ARCHITECTURE = "--arch names no architecture: write sm_80, sm_90a, ..."
 
 
 def no_kernels(path: Path) -> str:
-    """The message for a file without kernels, of which nothing was checked."""
+    """The message for a file without kernels."""
     return f"{path} has no kernels: a template has one per --names"
 
 

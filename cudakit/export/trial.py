@@ -33,7 +33,7 @@ _SHARED = 4096
 
 
 def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
-    """One sample per kernel that runs, and by an entry's number the reason that it has none."""
+    """One sample per kernel that runs, and the reason for each other entry, by its number."""
     samples: list[Sample] = []
     reasons: dict[int, str] = {}
     for number, entry in enumerate(bundle.entries):
