@@ -10,7 +10,7 @@ from graph_work import N, numbers
 
 @pytest.fixture
 def work(device):
-    """Two streams, and three arrays of which the first has numbers."""
+    """Two streams, and three arrays, the first with values."""
     with device.stream() as stream, device.stream() as other:
         host = numbers()
         x = device.array(host, stream=stream)

@@ -1,4 +1,4 @@
-"""The order of the rooms: every import goes down the list in docs/architecture.md, and nothing goes in a circle."""
+"""The order of the rooms: every import goes down the list in docs/architecture.md, and there are no import cycles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tree() -> structure.Tree:
 
 
 def listed_rooms() -> list[str]:
-    """The rooms in the order in which the page lists them, the top one first."""
+    """Return the rooms in the page's order, the top one first."""
     return re.findall(r"^\| `(cudakit[\w.]*)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -39,7 +39,7 @@ def test_imports_go_down_the_list(tree: structure.Tree) -> None:
 
 
 def test_no_circle_of_modules(tree: structure.Tree) -> None:
-    """Annotations count too: an import under TYPE_CHECKING ties modules as any other."""
+    """Imports under TYPE_CHECKING count like any other."""
     assert structure.circles(structure.module_graph(tree)) == []
 
 
@@ -52,14 +52,14 @@ def test_no_private_name_leaves_its_room(tree: structure.Tree) -> None:
 
 
 def test_the_simulated_device_stands_alone(tree: structure.Tree) -> None:
-    """It could be published on its own: it imports nothing of cudakit outside itself."""
+    """It could be a separate package: it imports nothing else from cudakit."""
     assert [
         one for one in tree.imports if one.source.startswith("cudakit.sim") and not one.target.startswith("cudakit.sim")
     ] == []
 
 
 def test_no_module_imports_from_the_top(tree: structure.Tree) -> None:
-    """cudakit/__init__.py is the front door; `python -m cudakit` alone comes in by it."""
+    """Only `python -m cudakit` imports from cudakit/__init__.py; other modules import from rooms."""
     assert {one.source for one in tree.imports if one.target == "cudakit"} <= {"cudakit.__main__"}
 
 

@@ -1,4 +1,4 @@
-"""Reprs of arrays: their values as numpy shows them, and their state alone if they cannot be read without waiting."""
+"""Reprs of arrays: values in numpy's format, or only the state if reading them would have to wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ extern "C" __global__ void overrun(float* x, int n) { x[n + threadIdx.x] = 1.0f;
 
 
 def values(array: cudakit.DeviceArray) -> str:
-    """The part of a repr that is between "DeviceArray(" and the shape."""
+    """Return the part of a repr between "DeviceArray(" and the shape."""
     shown = repr(array)
     assert shown.startswith("DeviceArray(")
     assert shown.endswith(")")

@@ -16,7 +16,7 @@ __global__ void racy(float* y) {
 }
 """
 SPIN = "__global__ void spin(volatile int* x) { while (x[0] == 0) x[1] = 1; }"
-# Imports once, then a child per script, each of which ends as a Python of its own does.
+# Imports once, then forks a child per script, which ends like a separate Python process.
 RUNNER = """\
 import atexit, gc, os, sys, threading
 import cudakit, numpy
@@ -39,13 +39,13 @@ for name, script in SCRIPTS.items():
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 FAULT = "data race"
 
-# name: how the script goes on, its exit status, and how often the fault is on stderr
+# name: the rest of the script, its exit status, and the number of fault reports on stderr
 SCRIPTS = {
     "ends": ("launch()\nprint('printed')", 1, 1),
     "exits": ("launch()\nsys.exit(3)", 3, 1),
     "exits well": ("launch()\nsys.exit(0)", 1, 1),
     "raises": ("launch()\nraise ValueError('its own')", 1, 1),
-    # the last reference to the device is dropped, by an exit handler that was there before cudakit's
+    # an exit handler registered before cudakit's drops the last reference to the device
     "lets go": (
         "launch()\nheld = [device, kernel, y]\ndel device, kernel, y, launch\n"
         "held.clear()\ngc.collect()\nprint('printed')",
@@ -82,7 +82,7 @@ SCRIPTS = {
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """Exit status, stdout and stderr of each script, by name."""
+    """Return exit status, stdout and stderr of each script, by name."""
     folder = tmp_path_factory.mktemp("scripts")
     (folder / "racy.cu").write_text(RACY)
     scripts = {name: body for name, (body, *_) in SCRIPTS.items()}

@@ -1,4 +1,4 @@
-"""Guard zones of the simulated device: a kernel's access beside an array is a fault that names its line."""
+"""Guard zones of the simulated device: a kernel's access outside an array is a fault that names the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVRTC's own headers: unpacked once, before installed ones, left alone if they cannot be trusted or are not wanted."""
+"""NVRTC's own headers: unpacked once, searched before installed ones, ignored if modified or disabled."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which the tests that leave NVRTC's headers as they are share them."""
+    """A cache with NVRTC's headers, shared by the tests that do not modify them."""
     return tmp_path_factory.mktemp("shared") / "cache"
 
 
 @pytest.fixture
 def bundle(shared: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Their folders, unpacked, in the shared cache."""
+    """The folders of unpacked headers in the shared cache."""
     monkeypatch.setenv("CUDAKIT_CACHE_DIR", str(shared))
     if reason := bundled.unpack():
         pytest.skip(f"NVRTC's headers are not used here: {reason}")
@@ -45,7 +45,7 @@ def bundle(shared: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 @pytest.fixture
 def own(folder: Path) -> tuple[str, ...]:
-    """Their folders, unpacked, in the test's own cache."""
+    """The folders of unpacked headers in the test's own cache."""
     if reason := bundled.unpack():
         pytest.skip(f"NVRTC's headers are not used here: {reason}")
     return bundled.directories()

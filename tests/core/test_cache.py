@@ -1,4 +1,4 @@
-"""The disk cache: what is a hit, what is a miss, what a torn entry costs, many processes at once."""
+"""The disk cache: hits, misses, damaged entries, concurrent processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what was really compiled."""
+    """The names of sources that were compiled, not read from the cache."""
     done: list[str] = []
     real = compiler.compile
 
@@ -43,14 +43,14 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def ask(source: str = SOURCE, name: str = "k.cu", arch: str = "sm_90a", **options: object) -> compiler.Compiled:
-    """One request, as a new process would make it: nothing remembered in memory."""
+    """Make one request as a new process would: without the cache in memory."""
     cache.clear_memo()
     options.setdefault("defines", {"VALUE": 1})
     return cache.compiled(compiler.request(source, name=name, arch=arch, **options))
 
 
 def entries(folder: Path) -> list[Path]:
-    """Of kernels: NVRTC's headers are kept beside them."""
+    """Return the entries of kernels, without NVRTC's headers, which are in the same folder."""
     return sorted(path for path in folder.glob("*") if not path.name.startswith("cuda-headers-"))
 
 
@@ -146,7 +146,7 @@ def test_cuda_headers_go_by_their_version(compiles: list[str], monkeypatch: pyte
     ask(source)
     monkeypatch.setattr(headers, "cuda_version", lambda: "99000,1")
     ask(source)
-    ask()  # includes nothing of CUDA's
+    ask()  # does not include CUDA headers
     monkeypatch.undo()
     assert len(compiles) == 3
 
@@ -199,7 +199,7 @@ def test_a_foreign_entry_is_named_and_replaced(folder: Path, compiles: list[str]
         ask()
     shutil.rmtree(entry)
     entry.write_text("a file in the entry's place")
-    entry.chmod(0o600)  # whatever the umask is
+    entry.chmod(0o600)  # independent of the umask
     with pytest.warns(CacheWarning, match=entry.name):
         ask()
     assert entry.is_dir()

@@ -1,4 +1,4 @@
-"""The cache's folder: whose it is, what killed processes left in it, entries that are not as they were written."""
+"""The cache's folder: its owner, files of killed processes, modified entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cudakit.errors import CompileError
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of the test's own; files that the test makes are the user's own too."""
+    """A cache of the test's own; the test's files also belong to the user."""
     monkeypatch.setenv("CUDAKIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CUDAKIT_COMPILE", raising=False)
     cache.clear_memo()
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what was compiled. The tests are of files only, so that NVRTC is not needed for these."""
+    """The names of sources that were compiled. A stand-in replaces NVRTC, because the tests are only about files."""
     done: list[str] = []
 
     def quick(request: compiler.Request) -> compiler.Compiled:
@@ -46,14 +46,14 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def ask(name: str = "k.cu", *, again: bool = True) -> compiler.Compiled:
-    """One request; `again` as a new process would make it."""
+    """Make one request; `again`: as a new process would."""
     if again:
         cache.clear_memo()
     return cache.compiled(compiler.request("source", name=name, arch="sm_90"))
 
 
 def ask_for_two() -> None:
-    """Two requests of one process."""
+    """Make two requests in one process."""
     ask()
     ask("other.cu", again=False)
 
@@ -93,7 +93,7 @@ def test_what_others_may_write_is_not_used(
     assert len(seen) == 1
     assert len(compiles) == 2
     place.chmod(mode)
-    assert is_a_hit(compiles)  # it was left alone
+    assert is_a_hit(compiles)  # it was not changed
 
 
 def test_what_another_user_owns_is_not_used(folder: Path, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

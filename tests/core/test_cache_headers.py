@@ -22,9 +22,9 @@ IF_THERE = "\n#define V 7777\n#else\n#define V 1111\n#endif\n"  # after an #if t
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for headers, whose `work` is the working directory, and a cache of the test's own."""
+    """A folder for headers, whose `work` is the working directory, and a new cache."""
     monkeypatch.setenv("CUDAKIT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("CUDAKIT_HEADERS", "installed")  # NVRTC's own would be unpacked for each test
+    monkeypatch.setenv("CUDAKIT_HEADERS", "installed")  # otherwise NVRTC's own headers would be unpacked for each test
     monkeypatch.delenv("CUDAKIT_COMPILE", raising=False)
     for folder in ("work", "early", "sub"):
         (tmp_path / folder).mkdir()
@@ -33,10 +33,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ask(source: str, **options: Any) -> compiler.Compiled:
-    """One request, as a new process would make it."""
+    """Make one request as a new process would."""
     cache.clear_memo()
     options.setdefault("name", "k.cu")
-    options["options"] = (*options.get("options", ()), "--minimal")  # NVRTC is quicker without its own declarations
+    options["options"] = (*options.get("options", ()), "--minimal")  # NVRTC is faster without its built-in declarations
     return cache.compiled(compiler.request(source + KERNEL, arch="sm_90", line_info=False, **options))
 
 
@@ -51,7 +51,7 @@ class Probe:
 
     source: str
     header: str = "h.h"  # the one that changes, in DIR
-    old: str | None = OLD  # None: there is no such file
+    old: str | None = OLD  # None: the file does not exist
     new: str | None = NEW
     others: tuple[tuple[str, str], ...] = ()  # headers that do not change
     options: tuple[str, ...] = ()

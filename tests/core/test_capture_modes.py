@@ -1,4 +1,4 @@
-"""Capture modes: which driver calls break whose capture, on either device."""
+"""Capture modes: which driver calls break which captures, on both devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHARED = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class Things:
-    """A device's own things, made by the driver's calls, and a stream to capture."""
+    """Driver objects of a device, and a stream to capture."""
 
     def __init__(self, device: cudakit.Device, stream: cudakit.Stream, other: cudakit.Stream) -> None:
         self.context, self.driver = device.context, device.context.driver
@@ -60,7 +60,7 @@ class Things:
         other.synchronize()
 
     def make(self, frees: str, routine: str, *arguments: Any) -> tuple[Any, ...]:
-        """Call `routine`; if it succeeds, what it made takes the place of what `frees` is to free."""
+        """Call `routine`; if it succeeds, its result is the next object that `frees` frees."""
         answer: tuple[Any, ...] = getattr(self.driver, routine)(*arguments)
         if not answer[0]:
             if frees in self.made:
@@ -69,7 +69,7 @@ class Things:
         return answer
 
     def free(self, routine: str) -> tuple[Any, ...]:
-        """Call the routine that frees one of them."""
+        """Call the routine that frees one object."""
         on = (self.other,) if routine == "cuMemFreeAsync" else ()
         answer: tuple[Any, ...] = getattr(self.driver, routine)(self.made[routine], *on)
         if not answer[0]:
@@ -100,7 +100,7 @@ def register_again(at: Things) -> tuple[Any, ...]:
     return answer
 
 
-# Calls that a capture in progress forbids, on things that it has nothing to do with.
+# Calls that a capture forbids, on objects that are not part of it.
 FORBIDDEN: dict[str, Call] = {
     "cuMemAlloc": lambda at: at.make("cuMemFree", "cuMemAlloc", 64),
     "cuMemFree": lambda at: at.free("cuMemFree"),
@@ -122,7 +122,7 @@ FORBIDDEN: dict[str, Call] = {
     "cuGraphInstantiate": lambda at: at.make("cuGraphExecDestroy", "cuGraphInstantiate", at.graph, 0),
     "cuGraphExecDestroy": lambda at: at.free("cuGraphExecDestroy"),
 }
-# Calls that it does not forbid, and launches may need.
+# Calls that a capture allows, and that launches may need.
 ALLOWED: dict[str, Call] = {
     "cuModuleLoadData": lambda at: at.make("cuModuleUnload", "cuModuleLoadData", at.image),
     "cuMemcpyHtoD": lambda at: at.driver.cuMemcpyHtoD(at.made["cuMemFree"], at.host.ctypes.data, 64),
@@ -148,7 +148,7 @@ def captured_event(at: Things) -> Any:
     return at.event
 
 
-# Calls that no mode allows, with what they and the capture's end return: of the captured stream, and of all work.
+# Calls that no mode allows, with their result and that of the capture's end: on the captured stream, and on all work.
 NEVER: dict[str, tuple[Call, Any, Any]] = {
     "cuCtxSynchronize": (lambda at: at.driver.cuCtxSynchronize(), UNSUPPORTED, INVALIDATED),
     "cuStreamQuery": (lambda at: at.driver.cuStreamQuery(at.stream), UNSUPPORTED, INVALIDATED),

@@ -226,7 +226,7 @@ def test_cuda_headers_are_found() -> None:
 
 
 def test_cuda_headers_of_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where wheels hold only some parts, the rest comes from a toolkit, which keeps CCCL under include/cccl."""
+    """Headers missing in wheels come from a toolkit, which has CCCL under include/cccl."""
     wheel, toolkit = tmp_path / "wheel", tmp_path / "toolkit" / "include"
     in_toolkit = (toolkit / "cuda_fp16.h", toolkit / "mma.h", toolkit / "crt" / "host_defines.h")
     for file in (wheel / "cuda_fp16.h", wheel / "mma.h", *in_toolkit):
@@ -303,7 +303,7 @@ def test_a_header_that_cuda_has_none_of_is_to_be_looked_for(header: str) -> None
         build(f"#include <{header}>\n")
 
 
-# A lambda whose parameters have an `auto` among them; parameters may have one level of parentheses.
+# A lambda with an `auto` parameter; parameters may contain one level of parentheses.
 GENERIC_LAMBDA = re.compile(r"\[[^][]*\]\s*\((?:[^(){};]|\([^()]*\))*\bauto\b[\s&*.]*\w*\s*[,)]")
 
 

@@ -1,4 +1,4 @@
-"""Which driver and device a context opens, what it answers, and how it ends."""
+"""Contexts: choice of driver and device, properties, closing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_the_environment_chooses(monkeypatch):
 
 
 class NoDriver:
-    """cuda.bindings.driver as it is on a machine without a GPU, one way or the other."""
+    """cuda.bindings.driver as on a machine without a GPU, in one of two ways."""
 
     @staticmethod
     def no_library(monkeypatch):
@@ -170,7 +170,7 @@ def test_importing_the_core_loads_no_bindings():
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-# Answers --------------------------------------------------------------------------------------------------------------
+# Properties -----------------------------------------------------------------------------------------------------------
 
 
 def test_attributes(context):
@@ -229,7 +229,7 @@ def test_each_thread_gets_the_context(context):
 
 
 def counting(monkeypatch, context):
-    """Count cuCtxSetCurrent."""
+    """Count calls of cuCtxSetCurrent."""
     calls = []
     real = context.driver.cuCtxSetCurrent
     monkeypatch.setattr(context.driver, "cuCtxSetCurrent", lambda ctx: calls.append(ctx) or real(ctx), raising=False)
@@ -249,14 +249,14 @@ def test_on_two_devices_another_library_may_have_changed_the_context():
         second = Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1"))
         stream = Stream(first)
         assert int(first.driver.cuCtxGetCurrent()[1]) == int(first.handle)
-        # as torch.cuda.set_device(1) does, behind our back
+        # as torch.cuda.set_device(1) does, without cudakit's knowledge
         first.driver.cuCtxSetCurrent(second.handle)
         other = Stream(first)
         assert int(first.driver.cuStreamGetCtx(other.handle)[1]) == int(first.handle)
         made = makers.zeros(second, Stream(second), (4,))
         assert int(made.numpy().sum()) == 0
         assert makers.zeros(first, stream, (4,)).numpy().shape == (4,)
-        # A finalizer leaves what is current alone.
+        # A finalizer does not change the current context.
         first.driver.cuCtxSetCurrent(second.handle)
         other.close()
         del stream

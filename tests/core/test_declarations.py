@@ -1,4 +1,4 @@
-"""The types of parameters that a source writes in plain C, for kernels whose name has none (`extern "C"`)."""
+"""Parameter types read from a source, for kernels whose name does not encode them (`extern "C"`)."""
 
 from __future__ import annotations
 

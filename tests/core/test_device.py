@@ -1,4 +1,4 @@
-"""Device: what it is, what it makes, the counters of the simulated one, importing it cheaply, a warm first launch."""
+"""Device: properties, objects it creates, simulated counters, fast import, a warm first launch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Both devices in one process: the same kernel, the same arguments, results held against each other.
+"""Both devices in one process: the same kernel with the same arguments, and their results compared.
 
-Kernels without approximate functions, compiled with fmad off, must agree bit for bit. Elsewhere the rule of the suite
-holds: both are within the tolerance of the float64 reference.
+Kernels without approximate functions, compiled with fmad off, must agree bit for bit. For other kernels the
+suite's rule applies: both are within the tolerance of the float64 reference.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __global__ void mix(const float* a, const int* b, float* out, unsigned* bits, in
 def test_exact_arithmetic_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.Device, seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = 10_000
-    a = rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32)  # every kind of float there is
+    a = rng.integers(0, 2**32, n, dtype=np.uint32).view(np.float32)  # every kind of float
     b = rng.integers(-(2**31), 2**31, n, dtype=np.int64).astype(np.int32)
     results = []
     for device in (gpu, sim):
@@ -91,7 +91,7 @@ def test_a_tiled_product_agrees_bit_for_bit(gpu: cudakit.Device, sim: cudakit.De
 
 
 @pytest.mark.parametrize("family", ops.families().values(), ids=lambda family: family.name)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the GPU is meant to serve every example
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # all examples share the GPU on purpose
 @given(data=st.data())
 def test_both_devices_are_right_on_one_problem(gpu: cudakit.Device, family, data) -> None:
     variant = data.draw(st.sampled_from(family.variants))

@@ -1,4 +1,4 @@
-"""The one check: what comes back, and what is raised, for every kind of result."""
+"""The check of driver results: its return value or exception for every kind of result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_failure_says_routine_name_code_text_and_what_to_do(driver):
         (cu.CUresult.CUDA_ERROR_LAUNCH_FAILED, DeviceFault),
         (cu.CUresult.CUDA_ERROR_INVALID_VALUE, CudaError),
         (cu.CUresult.CUDA_ERROR_NOT_READY, CudaError),
-        # Of one launch, and the context goes on.
+        # An error of one launch; the context remains usable.
         (cu.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CudaError),
         (cu.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, CudaError),
     ],
@@ -141,7 +141,7 @@ def test_nvrtc_results_go_through_the_same_check():
         CudaError, match=r"nvrtcCompileProgram failed with NVRTC_ERROR_COMPILATION \(6\).*log"
     ) as caught:
         check(nvrtc, "nvrtcCompileProgram", (nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION,))
-    # NVRTC's code 1 is its own out of memory, which is no device's.
+    # NVRTC's code 1 means that NVRTC, not a device, is out of memory.
     with pytest.raises(CudaError) as caught:
         check(nvrtc, "nvrtcCreateProgram", (nvrtc.nvrtcResult.NVRTC_ERROR_PROGRAM_CREATION_FAILURE,))
     assert type(caught.value) is CudaError

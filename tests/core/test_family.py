@@ -1,4 +1,4 @@
-"""Declarations of users: mistakes found as a family is made, dtypes that kernels show, and calls on arrays."""
+"""Declarations of users: errors found when a family is made, dtypes read from kernels, and calls on arrays."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def make(source: str) -> Make:
     return made
 
 
-# Mistakes -------------------------------------------------------------------------------------------------------------
+# Errors ---------------------------------------------------------------------------------------------------------------
 
 X = {"x": "float32[n]"}
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
@@ -167,7 +167,7 @@ def test_mistakes_of_a_variant() -> None:
 
 
 def test_options_of_numpy_functions_are_not_the_familys() -> None:
-    """Only keyword-only parameters of the reference are options; a ufunc, numpy's functions and partials have none."""
+    """Options are the reference's keyword-only parameters, except those of ufuncs, numpy's functions and partials."""
     for reference in (np.exp, np.cumsum, functools.partial(np.sum, axis=0)):
         assert Family("mine", reference=reference, inputs={"x": "float32[n]"}).option_defaults == {}
     assert tuple(Family("mine", reference=np.add).specs) == ("a", "b")
@@ -346,7 +346,7 @@ def test_several_outputs_are_returned_and_written(make: Make, device: cudakit.De
 def test_later_calls_do_not_look_at_the_rules_again(
     make: Make, device: cudakit.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With options, structs' and numbers', and with initial values; and they run no reference."""
+    """Also with options, of structs and numbers, and with initial values; no reference is run."""
     pick = Family.pick
     seen: list[str] = []
     monkeypatch.setattr(Family, "pick", lambda family, *rest: seen.append(family.name) or pick(family, *rest))

@@ -1,4 +1,4 @@
-"""Calls of a declared family: outputs that are given, shapes and options that it does not have."""
+"""Calls of a declared family: given outputs, and shapes and options that it does not support."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_auto_means_a_variant_that_is_added_after_a_call(sim, source, scaled, ar
 
 
 def test_a_family_that_is_declared_again_runs_the_edited_source(sim, source, arrays):
-    """A notebook whose cell is edited and run again, on a device that stays open."""
+    """As if a notebook cell were edited and run again, on a device that stays open."""
     x, y = arrays
     for sign in ("+", "-"):
         Path(source).write_text(SOURCE.replace("a * x[i] + y[i]", f"a * x[i] {sign} y[i] "))

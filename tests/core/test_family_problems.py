@@ -1,4 +1,4 @@
-"""The problems that are drawn for user's families, and what fuzzing and benches find with them."""
+"""Problems drawn for users' families, and the results of fuzzing and benches on them."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_reference_that_fails_is_no_kernels_fault(source: str, device: cudakit
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_float_that_is_the_same_throughout_is_added_without_bias(data: st.DataObject) -> None:
-    """Or a correct sum in order would be as far off as a wrong one."""
+    """Otherwise a correct sequential sum would have as large an error as a wrong one."""
     family: Family[Any] = Family("mine", reference=lambda x: x.sum(), inputs={"x": Input("float32[n]", 0, 1)})
     family.outputs_like = lambda *_, **__: (((), np.dtype(np.float32)),)  # type: ignore[method-assign]
     case = data.draw(cases(family, 4000))

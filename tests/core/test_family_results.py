@@ -1,4 +1,4 @@
-"""The results of user's families: what references may return, and the bound of rounding that is derived from them."""
+"""Results of users' families: permitted results of references, and the rounding bound derived from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = np.float32
 
 
 def family(reference: Any, *inputs: str, **fields: Any) -> Family[Any]:
-    """A family of a reference and inputs such as "float32[n]", named a, b and so on."""
+    """Return a family with a reference and inputs such as "float32[n]", named a, b and so on."""
     named = dict(zip("abcd", inputs, strict=False))
     return Family("mine", reference=reference, inputs=named, shapes=(tuple(8 for _ in _dims(inputs)),), **fields)
 
@@ -66,7 +66,7 @@ def test_a_shape_that_is_not_the_outputs_is_refused() -> None:
 
 
 def test_a_reference_never_changes_what_the_kernels_are_given() -> None:
-    """Whole numbers are not widened, and are not copied either."""
+    """Integers are neither widened nor copied."""
     mine = family(writes, "int32[n]")
     host = np.zeros(4, np.int32)
     with pytest.raises(Refused, match="read-only"):

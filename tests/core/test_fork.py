@@ -1,4 +1,4 @@
-"""Fork: a child that touches its parent's device is told so, and harms nobody by dying."""
+"""Fork: a child that uses its parent's device gets an error, and its exit does not affect the parent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def context(request):
 
 
 def in_child(work) -> str:
-    """What `work` returns, or the error it raises, in a forked child that then leaves through Python's own exit."""
+    """Return the result or error of `work` in a forked child, which then exits through Python's normal exit."""
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # Python 3.12 warns of forking with threads, which is what this is about.
+        # Python 3.12 warns of forking with threads, which these tests do on purpose.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:

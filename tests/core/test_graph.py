@@ -1,4 +1,4 @@
-"""Graphs: what a replay does, what the nodes say, and the simulated device's checks of replays."""
+"""Graphs: replays, properties of nodes, and the simulated device's checks of replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cudakit.errors import CudaError, GraphError
 
-# What a replay does ---------------------------------------------------------------------------------------------------
+# Replays --------------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_runs_while_a_stream_is_captured_and_each_launch_runs_all_of_it(device, work):
@@ -36,7 +36,7 @@ def test_nothing_runs_while_a_stream_is_captured_and_each_launch_runs_all_of_it(
         assert np.array_equal(pinned, 2 * host + host)
 
 
-# An operation is what it does and the two arrays it does it to; "fork" has what follows run on another stream.
+# An operation has a name and two arrays; after "fork", operations run on another stream.
 OPERATIONS = st.lists(
     st.tuples(st.sampled_from(["scale", "add", "fill", "copy", "down", "up", "fork"]), *2 * [st.integers(0, 2)]),
     min_size=1,
@@ -48,7 +48,7 @@ def run_operations(device, stream, other, arrays, staging, operations):
     on, forked = stream, False
     for name, a, b in operations:
         if name == "fork":
-            # what is queued next on the other stream comes after all there is, so that results do not depend on luck
+            # later work on the other stream waits for all earlier work, so that results are deterministic
             now, then = (stream, other) if on is other else (other, stream)
             now.wait(then)
             on, forked = now, True
@@ -70,7 +70,7 @@ def run_operations(device, stream, other, arrays, staging, operations):
 
 @given(operations=OPERATIONS, replays=st.integers(1, 3))
 def test_a_replay_is_what_was_queued(device, operations, replays):
-    """The same operations queued as they are and replayed, as often: the same bytes everywhere."""
+    """The same operations, queued directly and replayed equally often, produce the same bytes."""
     results = []
     for captured in (False, True):
         with device.stream() as stream, device.stream() as other:
@@ -150,7 +150,7 @@ def test_branches_of_a_graph_may_run_at_once_and_join(device, work):
 
 
 def test_fills_that_take_a_block_of_the_host_are_captured_otherwise(device, work):
-    """float64's 0.1 is no repeated word, and is otherwise copied from host memory, which is gone by a replay."""
+    """float64's 0.1 is not a repeated word; outside a capture it is copied from temporary host memory."""
     s = work.stream
     y = device.zeros((N,), "float64", stream=s)
     with s.capture() as graph:
@@ -185,7 +185,7 @@ def test_products_of_a_library_are_captured(device):
     left, right = (rng.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
     with device.stream() as s:
         a, b, c = device.array(left, stream=s), device.array(right, stream=s), device.empty((16, 16), stream=s)
-        blas.gemm(a, b, c, stream=s)  # a library makes its workspace when it is first used
+        blas.gemm(a, b, c, stream=s)  # a library allocates its workspace at its first use
         c.fill(0, s)
         s.synchronize()
         with s.capture() as graph:
@@ -213,7 +213,7 @@ def test_one_executable_does_not_overlap_itself_on_two_streams(device, work):
 
 
 def test_threads_capture_at_once(device):
-    """Each on its own stream; arrays that one drops meanwhile are nobody else's loss."""
+    """Each on its own stream; arrays that one thread drops do not affect the others."""
     results, begin = {}, threading.Barrier(4)
 
     def run(seed):
@@ -303,7 +303,7 @@ def test_pinned_memory_is_watched_at_each_launch(sim):
             x.copy_from(source, s)
             x.copy_to(target, s)
         ready = graph.instantiate()
-        source[:] = 3  # between capture and launch it is the host's
+        source[:] = 3  # between capture and launch the host may write it
         assert (target == 2).all()
         ready.launch(s)
         assert not (target == 2).any(), "in flight it holds poison"
@@ -315,7 +315,7 @@ def test_pinned_memory_is_watched_at_each_launch(sim):
 
 
 def test_memory_freed_behind_a_graphs_back_is_found(sim):
-    """A free by the driver itself, of which cudakit knows nothing."""
+    """A free by a direct driver call, unknown to cudakit."""
     driver = sim.context.driver
     with sim.stream() as s:
         pointer = sim.context.call("cuMemAllocAsync", 4 * N, s.handle)

@@ -1,4 +1,4 @@
-"""Captures: what breaks one, what the driver answers meanwhile, and captured functions."""
+"""Captures: calls that break one, the driver's results during a capture, and captured functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudakit import graph as graphs
 from cudakit import pipeline
 from cudakit.errors import Closed, CudaError, DeviceMismatch, GraphError
 
-# What breaks a capture ------------------------------------------------------------------------------------------------
+# Broken captures ------------------------------------------------------------------------------------------------------
 
 
 def outside_event(device, work):
@@ -156,10 +156,10 @@ def test_only_streams_of_the_device_are_captured_and_launched_on(device, work):
         ready.launch(closed)
 
 
-# The driver's own answers ---------------------------------------------------------------------------------------------
+# The driver's results -------------------------------------------------------------------------------------------------
 
 R, ACTIVE, BROKEN = cu.CUresult, 1, 2
-# What an H200 answers to a call while `s` is captured in the relaxed mode, and the capture's state after it.
+# An H200's result of a call while `s` is captured in relaxed mode, and the capture's state after it.
 ANSWERS = {
     "cuStreamSynchronize": (lambda d, w: d.cuStreamSynchronize(w.stream.handle), 900, BROKEN),
     "cuStreamQuery": (lambda d, w: d.cuStreamQuery(w.stream.handle), 900, BROKEN),
@@ -265,7 +265,7 @@ def test_a_captured_function_captures_once_for_each_set_of_arrays(device, work):
     step(s, x.view("int32").view("float32")[::1], y, 3.0)
     assert queued == [2.0, 0.5, 3.0]
     assert np.array_equal(y.numpy(s), 3 * work.host)
-    # numbers are known again by their bits
+    # numbers are compared by their bits
     for factor in (0.0, -0.0, float("nan"), float("nan"), np.float32(3.0)):
         step(s, x, y, factor)
     assert len(queued) == 7

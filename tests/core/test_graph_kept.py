@@ -1,4 +1,4 @@
-"""What a graph keeps alive, and what is closed by hand."""
+"""Lifetime of objects that a graph uses, and explicit closing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_graph_keeps_its_arrays_and_pinned_memory(sim):
 
 
 def test_arrays_are_freed_after_launches_on_every_stream(sim):
-    """Else the simulated device reports that memory is freed while work of another stream uses it."""
+    """Otherwise the simulated device reports memory freed while another stream uses it."""
     with sim.stream() as s, sim.stream() as t:
         x, y = sim.array(numbers(), stream=s), sim.empty((N,), stream=s)
         result = sim.pinned((N,))
@@ -201,7 +201,7 @@ def test_an_array_or_module_closed_by_hand_is_an_error_at_the_launch(device, wor
     ready = graph.instantiate()
     ready.launch(s)
     s.synchronize()
-    spare.close()  # another's is no matter
+    spare.close()  # another device's does not matter
     ready.launch(s)
     y.close()
     for _ in range(2):

@@ -45,7 +45,7 @@ def test_what_is_queued_keeps_the_arguments_it_had(device, work):
 
 @pytest.mark.parametrize("how", [{"cooperative": True}, {"cluster": 3}])
 def test_an_update_leaves_a_launch_cooperative_or_in_clusters(device, work, how):
-    """A cluster is an attribute of its node, and the kernel tells how many blocks it found in it."""
+    """A cluster is an attribute of its node; the kernel stores the number of blocks in its cluster."""
     text = """
 #include <cooperative_groups.h>
 __global__ void blocks_around(int* out) {

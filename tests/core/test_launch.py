@@ -1,4 +1,4 @@
-"""Typed launches: what arrives, and everything a launch can be told wrong, each refused before anything runs."""
+"""Typed launches: values that arrive, and every kind of invalid launch, which raises before anything runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def y(device: cudakit.Device, stream: cudakit.Stream) -> cudakit.DeviceArray:
 
 
 def refused(kernel: cudakit.Kernel, stream: Any, match: str, **options: Any) -> str:
-    """Launch and prepare; both must refuse, and nothing may run. Gives the sentence."""
+    """Launch and prepare; both must raise, and nothing may run. Returns the message."""
     options = {"grid": 1, "block": 128, **options}
     with pytest.raises(LaunchError, match=match) as caught:
         kernel.launch(stream, **options)
@@ -113,7 +113,7 @@ def refused(kernel: cudakit.Kernel, stream: Any, match: str, **options: Any) -> 
     return str(caught.value)
 
 
-# What arrives ---------------------------------------------------------------------------------------------------------
+# Values that arrive ---------------------------------------------------------------------------------------------------
 
 
 def test_a_launch(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
@@ -278,7 +278,7 @@ def test_threads_launch_on_their_own_streams(device: cudakit.Device, module: cud
     assert not failures, failures
 
 
-# Arguments that are refused -------------------------------------------------------------------------------------------
+# Invalid arguments ----------------------------------------------------------------------------------------------------
 
 
 def test_refused_wrong_count(module: cudakit.Module, stream: cudakit.Stream, x: Any, y: Any) -> None:
@@ -524,7 +524,7 @@ def test_torch_tensors(gpu: cudakit.Device) -> None:
     refused(kernel, stream, "it is in host memory", args=(x.cpu(), y, 1.0, 1))
 
 
-# Configurations that are refused --------------------------------------------------------------------------------------
+# Invalid configurations -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -846,7 +846,7 @@ def test_refused_clusters_before_sm_90() -> None:
 
 
 def test_cluster_refusals_need_no_cluster_hardware(sim: cudakit.Device) -> None:
-    """The rules are the same on every device; this one is told that it has clusters."""
+    """The rules are the same on every device; this one is made to report support for clusters."""
     sim.context._attributes["CLUSTER_LAUNCH"] = 1
     kernel = sim.compile(source=SOURCE, name="launch.cu")["nothing"]
     stream = sim.default_stream
@@ -1018,7 +1018,7 @@ def test_a_refusal_leaves_nothing_behind(module: cudakit.Module, stream: cudakit
     np.testing.assert_array_equal(y.numpy(stream), np.arange(100, dtype=np.float32) * 2)
 
 
-# What a number may not be taken for -----------------------------------------------------------------------------------
+# Numbers and structs --------------------------------------------------------------------------------------------------
 
 BY_VALUE = """
 struct Pair { float a, b; };

@@ -1,4 +1,4 @@
-"""Launches with arrays of torch and CuPy: read by the plan, refused by the rules, with the same messages."""
+"""Launches with arrays of torch and CuPy: read by the plan, checked by the rules, with the same messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sim() -> Iterator[cudakit.Device]:
 
 
 class Kind:
-    """How arrays of one library are made of numpy's memory, for either."""
+    """How to make arrays of a library from numpy memory."""
 
     def __init__(self, name: str) -> None:
         self.torch = pytest.importorskip("torch", reason="torch is not installed") if name == "torch" else None
@@ -83,7 +83,7 @@ def test_kernels_read_and_write_the_memory_of_the_call(sim: cudakit.Device, of: 
 
 
 def test_a_plan_takes_them_and_the_arrays_beside_them(sim: cudakit.Device, of: Kind) -> None:
-    """Without the rules, of which each costs more than the whole launch."""
+    """The plan bypasses the rules, each of which costs more than the whole launch."""
     sent: list[int] = []
 
     def send(stream: Any, pointers: int, extra: int) -> tuple[int]:
@@ -115,7 +115,7 @@ def test_the_text_for_a_tensor_is_the_documented_one(sim: cudakit.Device) -> Non
 
 
 def refusals(of: Kind) -> dict[str, tuple[str, Any, Any, str]]:
-    """By what is wrong: the kernel, an array that it takes, one of the same type that it does not, and what is said."""
+    """Return, by error: the kernel, a valid array, an invalid one of the same type, and the message."""
     host = np.zeros(N, np.float32)
     taken, pair = of(host), of(host.view(np.complex64))
     wrong = {
@@ -143,7 +143,7 @@ CASES += [("torch", what) for what in ("dtype", "alignment", "negated", "imagina
 
 @pytest.mark.parametrize(("library", "what"), CASES)
 def test_what_does_not_fit_is_refused_at_each_call(sim: cudakit.Device, library: str, what: str) -> None:
-    """With one message, whether it comes first or after a launch that fits."""
+    """The message is the same in the first launch and after a valid one."""
     kernel_name, fits, wrong, message = refusals(Kind(library))[what]
     said = []
     for first in (wrong, fits):
@@ -200,7 +200,7 @@ def torch_of_gpu() -> Any:
 
 
 def current_stream_of(gpu: cudakit.Device, name: str) -> cudakit.Stream:
-    """The stream that a library considers current."""
+    """Return a library's current stream."""
     library = libraries.named(name)
     return cudakit.Stream(gpu.context, handle=library.current_stream(gpu.context.ordinal), owner=library)
 

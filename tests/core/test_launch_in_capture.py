@@ -23,7 +23,7 @@ MODES = cu.CUstreamCaptureMode
 
 
 class Library:
-    """What another library does: a stream of its own, captured in a mode of its choice, and the graph replayed.
+    """A stand-in for another library: it captures its own stream in a given mode, and replays the graph.
 
     The stream is destroyed with the object, as other libraries' are: an array that it uses keeps the object.
     """
@@ -168,7 +168,7 @@ def test_memory_dropped_in_a_capture_is_freed_after_it(sim: cudakit.Device) -> N
 
 
 def test_memory_is_not_made_on_a_captured_stream(device: cudakit.Device, library: Library) -> None:
-    """It would be the graph's own, in which nothing can keep or free it."""
+    """Such memory would belong to the graph, and cudakit could neither keep nor free it."""
     stream = cudakit.Stream.of(device.context, library)
     library.begin()
     with pytest.raises(GraphError, match=r"cannot be allocated on .* while it is being captured"):
@@ -251,7 +251,7 @@ def test_scratch_of_another_librarys_graph_is_freed_after_it(gpu: cudakit.Device
 
 
 def test_a_wrapped_array_dropped_in_a_capture_does_not_break_it(device: cudakit.Device, library: Library) -> None:
-    """What is held until a stream is past here would wait for an event that never happens."""
+    """Keeping it until the stream passes this point would wait for an event that never completes."""
     stream = cudakit.Stream.of(device.context, library)
     library.begin()
     device.context.in_flight.hold(stream.handle, object())

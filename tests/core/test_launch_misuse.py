@@ -1,6 +1,6 @@
-"""2,000 random launch misuses in one process: each refused in cudakit's own words, and nothing launched.
+"""2,000 random invalid launches in one process: each raises cudakit's own error, and nothing is launched.
 
-A seeded generator draws a kernel, a launch of it that is right, and one thing that is wrong with it: an argument, their
+A seeded generator draws a kernel, a correct launch of it, and one error in it: an argument, their
 count, the grid, block, shared memory, stream or another keyword. Right launches come between, so that misuses meet the
 plans of other types, of the same types, and the very objects of the launch before.
 """
@@ -86,7 +86,7 @@ class World:
             "vectors": self._vectors,
         }  # fmt: skip
 
-    # Launches that are right ------------------------------------------------------------------------------------------
+    # Correct launches ------------------------------------------------------------------------------------------------
 
     def _scale(self) -> list[Any]:
         x, y = self.arrays["float32"]
@@ -109,7 +109,7 @@ class World:
         a = self.arrays
         return [a["float32"][0], a["complex64"][1], a["int32"][0], a["uint8"][0], a["pair"][0]]
 
-    # What is wrong ----------------------------------------------------------------------------------------------------
+    # Errors -----------------------------------------------------------------------------------------------------------
 
     def layouts(self, array: Any) -> list[Any]:
         array = array if array.size == N and array.is_contiguous else self.arrays["float32"][0]
@@ -204,7 +204,7 @@ class World:
         )
 
     def nowhere(self) -> Any:
-        """What is no stream of this device that could be launched on."""
+        """Return an object that is not a usable stream of this device."""
         return self.draw.choice([
             None, 0, 1, 2**40, "stream", b"", object(), self.arrays["float32"][0], self.closed_stream, self.device,
             self.elsewhere.stream, Says(None), Says(5), Says("01"), Says(()), Says((0,)), Says((0, 1, 2)), Says((1, 1)),
@@ -256,7 +256,7 @@ class World:
         return what, kernel, stream, options
 
     def right(self) -> None:
-        """A launch that is right, into arrays of its own kernel."""
+        """Make a correct launch, with arrays of its own kernel."""
         name = self.draw.choice(list(self.good))
         self.module[name].launch(self.stream, grid=1, block=N, args=tuple(self.good[name]()))
 

@@ -1,4 +1,4 @@
-"""Raw launches and arrays that are not C-contiguous: refused, unless they are declared for a kernel with strides."""
+"""Raw launches with arrays that are not C-contiguous: they raise, unless declared for a kernel with strides."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def module(device: cudakit.Device) -> cudakit.Module:
 
 
 def views(x: Any, broadcast: Any) -> dict[str, Any]:
-    """Of 24 elements, each view with other elements, or another order, than the memory from its first element on."""
+    """Views of 24 elements; each differs in elements or order from the memory that begins at its first element."""
     rows = x.reshape(4, 6)
     return {
         "step": x[::2],
@@ -54,7 +54,7 @@ def broadcast_of(device: cudakit.Device, x: Any) -> Any:
     return cudakit.DeviceArray(x.allocation, x.pointer, (N,), (0,), x.dtype)
 
 
-# Contiguous, whatever their strides say of axes that are never stepped along.
+# Contiguous: strides of axes of length 1, and of empty arrays, do not matter.
 def dense(x: Any) -> list[Any]:
     rows = x.reshape(4, 6)
     return [
@@ -140,7 +140,7 @@ def test_a_declared_view_is_taken_everywhere(device: cudakit.Device, module: Any
 
 
 def test_a_declaration_opens_no_other_door(device: cudakit.Device, sim: cudakit.Device, module: Any) -> None:
-    """dtype, device, read-only, closed and what is not an array are looked at as ever, and in the plan."""
+    """dtype, device, read-only, closed and non-array arguments are checked as always, also by the plan."""
     stream, kernel = device.default_stream, module["stepped"]
     x, y = device.zeros((N,)), device.zeros((N,))
     frozen = y[::2]

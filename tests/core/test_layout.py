@@ -85,7 +85,7 @@ def test_a_plan_copies_every_element_to_its_place(data):
     source = data.draw(views())
     order = data.draw(st.permutations(range(source.ndim)))
     steps = tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in range(source.ndim))
-    # A destination of the same shape that lies in another way, with gaps that must stay as they are.
+    # A destination of the same shape with another layout, whose gaps must not be written.
     wide = tuple(source.shape[axis] * abs(steps[axis].step) for axis in order)
     backing = np.zeros(wide, source.dtype)
     inverse = np.argsort(order) if source.ndim else ()

@@ -1,4 +1,4 @@
-"""A lost simulated device: the next one starts afresh, and what the failed run held is released."""
+"""A lost simulated device: the next one starts clean, and the failed run's memory is released."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def test_copies_between_devices_of_one_driver(to, from_):
 
 
 def test_copies_queue_on_the_stream_that_is_given(sim):
-    """Nothing runs before somebody waits, and the copy is on that stream."""
+    """The copy is on that stream, and does not run before the first wait."""
     home, other = Stream(sim), Stream(sim)
     array = makers.zeros(sim, home, (4,), np.int32)
     home.synchronize()
@@ -396,7 +396,7 @@ def test_fill_every_dtype_and_layout(context, stream, dtype):
 
 
 def test_fills_and_copies_at_odd_addresses(context, stream):
-    """Strides that are no multiple of four: the words of a fill must fit every row, not only the first."""
+    """Strides that are not multiples of four: the words of a fill must fit every row, not only the first."""
     base = makers.zeros(context, stream, (200,), np.uint8)
     for strides in [(50, 16, 4), (54, 18, 4), (51, 17, 4), (64, 16, 6)]:
         base.fill(0)
@@ -586,7 +586,7 @@ def test_used_on_orders_the_free_after_another_stream(sim):
     source = makers.full(sim, home, (1000,), 3, np.int32)
     target = makers.zeros(sim, other, (1000,), np.int32)
     other.wait(home)
-    # Queued behind our back, so that only used_on() can know.
+    # Queued by a direct driver call, so cudakit knows of it only by used_on().
     sim.call("cuMemcpyDtoDAsync", target.pointer, source.pointer, source.nbytes, other.handle)
     source.used_on(other)
     source.close()
@@ -688,7 +688,7 @@ def test_a_device_without_a_pool(monkeypatch):
 
 
 class Exporter:
-    """Somebody else's array, by DLPack alone; `old` knows no max_version, as before 2023."""
+    """Another library's array, by DLPack only; `old` knows no max_version, as before 2023."""
 
     def __init__(self, array, old=False):
         self.array = array
@@ -909,7 +909,7 @@ def test_the_simulated_device_has_no_cuda_array_interface(sim):
 
 
 class ByInterface:
-    """Somebody else's array, by __cuda_array_interface__ alone."""
+    """Another library's array, by __cuda_array_interface__ only."""
 
     def __init__(self, array, **changes):
         self.array = array
@@ -954,7 +954,7 @@ def test_dlpack_orders_the_consumers_stream():
 
 
 def test_reading_an_interface():
-    """What another library says of its array, without a GPU to have one on."""
+    """The interface of another library's array, read without a GPU."""
     described = {"shape": (2, 3), "typestr": "<f4", "data": (4096, True), "version": 3, "strides": None}
     found = dlpack.take_interface("theirs", described)
     assert (found.pointer, found.shape, found.strides, found.readonly) == (4096, (2, 3), (12, 4), True)

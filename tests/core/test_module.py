@@ -434,7 +434,7 @@ def test_device_printf(device: cudakit.Device, capfd: Any) -> None:
     assert sorted(capfd.readouterr().out.split("\n")) == ["", "hello 0 of 2", "hello 1 of 2"]
 
 
-# What other compilers made --------------------------------------------------------------------------------------------
+# Code of other compilers ----------------------------------------------------------------------------------------------
 
 PTX = """
 .version 7.0

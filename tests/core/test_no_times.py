@@ -20,7 +20,7 @@ CLOCKS = {
     for clock in ("perf_counter", "monotonic", "process_time", "thread_time", "time")
     for unit in ("", "_ns")
 }
-# Methods that measure, and the names that reports and tests give to times.
+# Methods that measure, and the names of times in reports and tests.
 MEASURES = {"elapsed_since", "elapsed_time", "wall_clock", "host_costs"}
 TIMING = re.compile(r"(?:.*_)?(?:ms|us|ns|seconds|elapsed|took|duration)|gbps|gbps_in|gbps_out|tflops|of_ceiling")
 # A source without one of these has no time to compare.
@@ -56,7 +56,7 @@ GIVES = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.FunctionDe
 
 
 class Times:
-    """What is a measured time in one piece of code: names that are given one, however indirectly."""
+    """The names in a piece of code that hold a measured time, directly or indirectly."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.nodes = [node for node in ast.walk(tree) if isinstance(node, GIVES)]

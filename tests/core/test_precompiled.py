@@ -1,4 +1,4 @@
-"""Precompiled headers: used if they pay, the same kernel with and without, never an old header, nothing left behind."""
+"""Precompiled headers: used if they save time, with the same kernel, never out of date, and without leftover files."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_elapsed_time_of_work_that_is_not_done():
 
 @pytest.fixture
 def raw(context):
-    """The handle of a stream that somebody else made."""
+    """The handle of a stream that another library made."""
     handle = context.call("cuStreamCreateWithPriority", 1, 0)
     yield int(handle)
     context.call("cuStreamSynchronize", handle)

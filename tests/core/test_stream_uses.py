@@ -1,4 +1,4 @@
-"""What remembers streams forgets those that are gone; many streams cost no more each than few."""
+"""Records of streams drop closed streams; the cost per stream does not grow with their number."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_context_lost_on_one_thread_is_lost_on_all():
 
 
 def test_closing_while_others_work():
-    """They are told so; nothing hangs and nothing is left."""
+    """They get an error; nothing hangs or leaks."""
     driver = drivers.open("sim", fresh=True).driver
     context = Context(drivers.Opened(driver, 0, "sim", "sim"))
 

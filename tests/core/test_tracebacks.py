@@ -1,4 +1,4 @@
-"""Where errors say that they come from: tracebacks without cudakit's frames, and the wait that found a GPU's fault."""
+"""Tracebacks of errors: without cudakit's frames, and with the wait that found a GPU's fault."""
 
 from __future__ import annotations
 
