@@ -156,7 +156,7 @@ def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
         result["rows"] += [row(f"alike{n}", 10 + n, shape, 201.0 + n) for n in range(4)]
         result["rows"] += [row(f"step{n}", 20 + n, shape, 300.0 * 2**n) for n in range(4)]
     named = set(words(drawn(result))) - {"copy", "torch"}
-    assert {"second", "step3"} <= named
+    assert named.issuperset({"second", "step3"})
     assert len([name for name in named if name.startswith("alike") or name == "first"]) == 1, named
     axes = drawn(result, variants=["alike2"])
     assert set(words(axes)) == {"copy", "torch", "alike2"}
@@ -311,11 +311,11 @@ def test_a_committed_picture_shows_its_json_and_no_text_overlaps(name, monkeypat
 
 def same_picture(one, other):
     """Whether two pictures have the same size and nearly the same pixels; releases of matplotlib differ in letters."""
-    first, second = (numpy.asarray(Image.open(path).convert("L"), float) for path in (one, other))
-    if abs(first.shape[0] - second.shape[0]) > 20 or first.shape[1] != second.shape[1]:
+    pixels, others = (numpy.asarray(Image.open(path).convert("L"), float) for path in (one, other))
+    if abs(pixels.shape[0] - others.shape[0]) > 20 or pixels.shape[1] != others.shape[1]:
         return False
-    rows = min(len(first), len(second))
-    return numpy.mean(abs(first[:rows] - second[:rows]) > 60) < 0.05
+    rows = min(len(pixels), len(others))
+    return numpy.mean(abs(pixels[:rows] - others[:rows]) > 60) < 0.05
 
 
 def test_of_many_variants_those_that_improve_are_shown_and_the_rest_counted(drawn):
@@ -324,7 +324,7 @@ def test_of_many_variants_those_that_improve_are_shown_and_the_rest_counted(draw
     result["rows"] += [row(f"better{n}", 20 + n, (8, 16), 3020.0 * 1.2 ** (n + 1)) for n in range(12)]
     axes = drawn(result)
     said = set(words(axes))
-    assert {"first", "better11"} <= said, "the first and the best, without numbers since some are missing"
+    assert said.issuperset({"first", "better11"}), "the first and the best, without numbers since some are missing"
     assert not [text for text in said if "slower" in text]
     assert len(axes.patches) == 7 + 1, "seven of ours, and a peer"
     (legend,) = axes.figure.legends
