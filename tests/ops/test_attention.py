@@ -1,5 +1,5 @@
-"""Attention: what each rung makes of masks, lengths, grouped heads, layouts and hard values, against a definition
-written here once more."""
+"""Attention: masks, lengths, grouped heads, layouts and special values in each variant, compared with a float64
+reference defined here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INF, NAN = np.inf, np.nan
 
 
 def attention64(q, k, v, causal=False, scale=None):
-    """The definition, query by query, in float64."""
+    """Return the result by the definition, one query at a time, in float64."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     out = np.zeros(q.shape)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -63,9 +63,9 @@ def check(device, host, variant="auto", **options):
     "shape",
     [
         (1, 1, 1, 1, 1, 32),
-        (2, 3, 1, 17, 33, 32),  # one key head for three
-        (1, 4, 2, 65, 64, 64),  # two for four
-        (1, 1, 1, 129, 130, 40),  # a head size without a tile of its own
+        (2, 3, 1, 17, 33, 32),  # one key head for three query heads
+        (1, 4, 2, 65, 64, 64),  # two key heads for four query heads
+        (1, 1, 1, 129, 130, 40),  # no variant has a tile of this head size
         (1, 1, 1, 3, 200, 96),
         (1, 1, 1, 70, 5, 256),
     ],
@@ -83,7 +83,7 @@ def test_the_causal_limit_is_aligned_at_the_last_query_and_key(device: cudakit.D
     more = check(device, (q, k, v), variant, causal=True)
     np.testing.assert_array_equal(more[..., 2, :], whole[..., 2, :])  # the last of 3 queries sees all 70 keys...
     first = check(device, (q[..., :1, :], k[..., :68, :], v[..., :68, :]), variant)
-    np.testing.assert_allclose(more[..., 0, :], first[..., 0, :], atol=2e-3)  # ...and the first 68, not one
+    np.testing.assert_allclose(more[..., 0, :], first[..., 0, :], atol=2e-3)  # ...and the first query sees 68 of them
 
     q, k, v = draw((1, 2, 1, 150, 20, 32), dtype_of(variant))
     fewer = check(device, (q, k, v), variant, causal=True)
@@ -99,12 +99,12 @@ def test_halves(device: cudakit.Device, variant: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_large_scores_pick_one_value(device: cudakit.Device, variant: str) -> None:
-    """Scores up to 6e4: their exponentials overflow without the maximum, and one key takes all: exactly, or but for the
-    rounding of its probability to a half."""
+    """Scores reach 6e4, so their exponentials overflow unless the maximum is subtracted. One key has the whole weight:
+    the result is its value, up to the rounding of the probability to half precision."""
     rng = np.random.default_rng(4)
     chosen = rng.integers(0, 200, 50)
     k = rng.integers(-3, 4, (1, 1, 200, 32))
-    k[0, 0, :, 0] = np.arange(200) % 8  # no two keys alike
+    k[0, 0, :, 0] = np.arange(200) % 8  # neighbouring keys differ
     k[0, 0, :, 1] = np.arange(200) // 8
     keys = k / np.linalg.norm(k, axis=-1, keepdims=True)
     q = keys[:, :, chosen] * 245
@@ -122,7 +122,7 @@ def test_large_scores_pick_one_value(device: cudakit.Device, variant: str) -> No
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("step", [0.3, 1.5, -0.3, -1.5])
 def test_maxima_that_rise_and_fall(device: cudakit.Device, variant: str, step: float) -> None:
-    """The running maximum is passed a little, much, or never, whichever way a rung takes the keys."""
+    """Each tile raises the running maximum slightly, by a lot, or not at all, for either order of the keys."""
     q, k, v = draw((1, 1, 1, 20, 300, 32), "float32", 5)
     q[..., 0], k[..., 0] = 1, np.arange(300) * step
     q[..., 1:] *= 0.1
@@ -134,16 +134,16 @@ def test_maxima_that_rise_and_fall(device: cudakit.Device, variant: str, step: f
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_hard_values_reach_what_they_should(device: cudakit.Device, variant: str) -> None:
     q, k, v = draw((1, 2, 2, 40, 70, 32), dtype_of(variant))
-    q[0, 0, 3, 5] = NAN  # this query alone
-    q[0, 0, 4, 5] = INF  # scores of both infinities
-    k[0, 0, 60, 2] = NAN  # every query that sees the key: all, or from the 31st on
-    k[0, 1, :, 1] = -INF  # head 1: scores of -inf alone where q is positive there, of +inf where it is negative
-    v[0, 0, 20, 7] = NAN  # one column of every query
+    q[0, 0, 3, 5] = NAN  # affects this query only
+    q[0, 0, 4, 5] = INF  # scores of +inf and -inf
+    k[0, 0, 60, 2] = NAN  # affects each query that sees the key: all, or if causal those from the 31st on
+    k[0, 1, :, 1] = -INF  # head 1: all scores are -inf if q[..., 1] is positive, +inf if it is negative
+    v[0, 0, 20, 7] = NAN  # affects one column of every query
     for causal in (False, True):
         got, want = run(device, (q, k, v), variant, causal=causal), attention64(q, k, v, causal=causal)
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
         assert np.isnan(got).any(axis=-1).all()
-    k[0, 1, :, 1] = np.where(np.arange(70) % 64 < 60, -INF, 1.0)  # whole tiles of -inf, then not
+    k[0, 1, :, 1] = np.where(np.arange(70) % 64 < 60, -INF, 1.0)  # the first tiles are all -inf, later keys are not
     q[0, 1, :, 1] = 1
     for causal in (False, True):
         got, want = run(device, (q, k, v), variant, causal=causal)[0, 1], attention64(q, k, v, causal=causal)[0, 1]
@@ -153,7 +153,7 @@ def test_hard_values_reach_what_they_should(device: cudakit.Device, variant: str
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_layouts(device: cudakit.Device, variant: str) -> None:
-    """(batch, length, head, d) arrays as views; rows with gaps; heads that all share one set of keys by stride 0."""
+    """Views of (batch, length, head, d) arrays, rows with gaps, and heads that share one set of keys by stride 0."""
     q, k, v = draw((2, 3, 3, 20, 37, 32), dtype_of(variant))
     want = attention64(q, k, v)
     there = [device.array(np.ascontiguousarray(x.transpose(0, 2, 1, 3))).transpose(0, 2, 1, 3) for x in (q, k, v)]
@@ -169,7 +169,7 @@ def test_layouts(device: cudakit.Device, variant: str) -> None:
 @pytest.mark.parametrize("variant", ["auto", *VARIANTS])
 @pytest.mark.parametrize("shape", [(0, 1, 1, 4, 4, 32), (1, 0, 0, 4, 4, 32), (1, 2, 1, 0, 4, 32), (1, 2, 1, 4, 0, 32)])
 def test_empty_problems(device: cudakit.Device, variant: str, shape) -> None:
-    """No output without queries; zeros without keys."""
+    """No queries: an empty output. No keys: zeros."""
     host = draw(shape, "float16")
     out = device.full(host[0].shape, 7, dtype=np.float16)
     ops.attention(*(device.array(x) for x in host), out=out, variant=variant)
@@ -189,15 +189,15 @@ def test_auto_is_the_highest_rung_that_takes_the_problem(device: cudakit.Device)
 @pytest.mark.parametrize("heads", [1, 3, 5])
 @pytest.mark.parametrize("section", [1, 2, 100])
 def test_heads_that_advance_together(monkeypatch, device: cudakit.Device, heads: int, section: int) -> None:
-    """Whatever number of heads shares the L2 at a time, and the last of them are fewer."""
+    """Any number of heads may share the L2 at a time; the last group may be smaller."""
     host = draw((1, heads, heads, 150, 40, 32), "float16")
-    module = sys.modules["cudakit.families.attention"]  # its name in the package is the function
+    module = sys.modules["cudakit.families.attention"]  # the package has the function under this name
     monkeypatch.setattr(module, "SHARED_KEYS", section * 2 * 40 * 32 * 2)
     check(device, host, "flash", causal=True)
 
 
 def test_flash_reads_shared_memory_without_conflicts(sim: cudakit.Device) -> None:
-    for d in FLASH_TILES:  # with the tile that an H200 uses
+    for d in FLASH_TILES:  # including the tile used on an H200
         host = [sim.array(x) for x in draw((1, 1, 1, 128, 128, d), "float16")]
         with sim.counters() as counters:
             ops.attention(*host, variant="flash")
@@ -271,7 +271,7 @@ def test_a_shape_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant: str) -> None:
-    """Rows 2^26 elements apart: the last of them begin past 2^32 elements."""
+    """Rows are 2^26 elements apart, so the last rows begin past 2^32 elements."""
     apart, rows, dtype = 2**26, 70, dtype_of(variant)
     if roomy.memory_info()[0] < 2 * rows * apart * np.dtype(dtype).itemsize:
         pytest.skip("the GPU has too little free memory for rows 256 MiB apart")
@@ -281,7 +281,7 @@ def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant: str) -> None
     for view, values in zip(views, host, strict=False):
         view.copy_from(values)
     for causal in (False, True):
-        with pytest.raises(ValueError, match="overlaps"):  # interleaved with the inputs
+        with pytest.raises(ValueError, match="overlaps"):  # the output is interleaved with the inputs
             ops.attention(*views[:3], out=views[3], variant=variant)
         got = ops.attention(*views[:3], variant=variant, causal=causal).numpy()
         np.testing.assert_allclose(got, attention64(*host, causal=causal), atol=3e-3)
@@ -302,7 +302,7 @@ def test_chips_with_less_shared_memory(arch: str, d: int, dtype: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_torch_tensors(gpu: cudakit.Device, causal: bool) -> None:
-    """As many keys as queries: there torch's mask, aligned at the beginning, is the same."""
+    """With as many keys as queries, torch's mask, which is aligned at the first query and key, is the same as ours."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     q, k, v = (torch.randn(2, 300, 4, 64, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(3))
     got = ops.attention(q, k[:, :2], v[:, :2], causal=causal)

@@ -1,4 +1,4 @@
-"""The blur: borders, corners, images of one row or column, batches, and what it refuses."""
+"""The blur: borders, corners, images of one row or column, batches, and rejected inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KERNEL = np.outer([1, 2, 1], [1, 2, 1]) / 16
 
 
 def by_definition(image: np.ndarray, border: str) -> np.ndarray:
-    """Nine products a pixel, each neighbour looked up on its own."""
+    """Sum nine products per pixel; each neighbour is looked up separately."""
 
     def at(i: int, n: int) -> int | None:
         if 0 <= i < n:
@@ -45,14 +45,15 @@ def test_each_border_is_the_definition(device: cudakit.Device, variant, border, 
     try:
         got = ops.blur(device.array(image), border=border, variant=variant).numpy()
     except cudakit.UnsupportedVariant:
-        assert shape[1] % 4 != 0, "only rows that are no whole float4 may be refused"
+        assert shape[1] % 4 != 0, "only rows whose length is not a multiple of float4 may be unsupported"
         return
     np.testing.assert_allclose(got, by_definition(image, border), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_bright_corner_reaches_its_diagonal_neighbour_across_tiles(device: cudakit.Device, variant) -> None:
-    """The trap of the write-up: halo corners that no thread loads. The pixel lies diagonally across a tile's corner."""
+    """A common mistake: no thread loads the corners of the halo. The bright pixel is diagonally across a tile's
+    corner."""
     image = np.zeros((64, 64), np.float32)
     image[15, 31] = 16.0
     got = ops.blur(device.array(image), variant=variant).numpy()

@@ -1,4 +1,4 @@
-"""Every op in a captured graph, replayed with new data: by cudakit's own capture, by torch's and by CuPy's."""
+"""Each op captured in a graph and replayed with new data: with cudakit's own capture, torch's and CuPy's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cudakit.memory import libraries
 
 Hosts = tuple[np.ndarray, ...]
 
-# Shapes at which rungs differ that take no small ones.
+# Shapes for variants that need larger ones than the default.
 SHAPES = {
     "split_row": (5, 4096),
     "two_launches": (2, 12000),
@@ -34,7 +34,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Call:
-    """One op with one variant, dtype, shape and mode."""
+    """A call of one op: variant, dtype, shape and mode."""
 
     family: Family[Any]
     variant: Variant[Any]
@@ -56,8 +56,8 @@ class Call:
 
 
 def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> Iterator[Call]:
-    """Each rung that does not wait for the device, with the usual dtype and mode; the first rung and the one that
-    "auto" picks with the others."""
+    """Yield each supported variant that does not wait for the device, in the usual dtype and mode; the last variant of
+    a family in its other dtypes and modes too."""
     for family in ops.families().values():
         for dtype in family.usual_dtypes:
             for mode in family.modes:
@@ -77,7 +77,7 @@ def calls(device: cudakit.Device, dtypes: tuple[str, ...] = ("float32", "float16
 
 
 class Cudakit:
-    """Arrays and captures of cudakit."""
+    """Arrays and graph capture of cudakit."""
 
     def __init__(self, device: cudakit.Device) -> None:
         self.device = device
@@ -103,7 +103,7 @@ class Cudakit:
 
 
 class Torch:
-    """Arrays and captures of torch."""
+    """Arrays and graph capture of torch."""
 
     dtypes = ("float32", "float16", "bfloat16")
 
@@ -135,7 +135,7 @@ class Torch:
 
 
 class CuPy:
-    """Arrays and captures of CuPy."""
+    """Arrays and graph capture of CuPy."""
 
     dtypes = ("float32", "float16")
 
@@ -168,7 +168,7 @@ class CuPy:
 
 
 def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
-    """Captures all calls in one graph, and compares each replay with the same calls made one by one."""
+    """Capture all calls in one graph; compare each replay with the same calls made one by one."""
     captured, eager = [], []
     for made in (captured, eager):
         for call in chosen:
@@ -186,7 +186,7 @@ def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
 
         return run
 
-    replay = side.capture(work(captured))  # the first call of most: nothing is compiled, loaded or allocated before
+    replay = side.capture(work(captured))  # usually the first call: not yet compiled, loaded or allocated
     for number in range(replays):
         data = [call.hosts(100 + number) for call in chosen]
         for places in (captured, eager):
@@ -204,7 +204,7 @@ def replay_all(side: Any, chosen: list[Call], replays: int) -> None:
 
 
 def of_every_family(device: cudakit.Device) -> list[Call]:
-    """One rung of each family, and every rung that has scratch memory or several launches."""
+    """Return one variant per family, and each variant that uses scratch memory or several launches."""
     chosen: dict[str, Call] = {}
     for call in calls(device):
         if call.family.name not in chosen or call.variant.name in SHAPES:
@@ -222,7 +222,7 @@ def test_cudakit_captures_every_family_and_all_scratch(device: cudakit.Device) -
 def test_cudakit_captures_arrays_of_another_library_on_a_stream_that_is_named(
     sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's current stream is not captured, and is not waited for; the graph keeps the arrays."""
+    """The library's current stream is neither captured nor waited for; the graph keeps the arrays alive."""
     memory = np.zeros(1024 + 256, np.uint8)
     start = -memory.ctypes.data % 256
     x, y = memory[start:][:1024].view(np.float32).reshape(2, 8, 16)

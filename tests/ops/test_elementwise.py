@@ -1,4 +1,4 @@
-"""The element-wise families: what the write-ups get wrong, what is refused, and results against numpy."""
+"""The element-wise families: common mistakes, rejected inputs, and results compared with numpy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wrong(name: str, launch: Launch) -> Variant[Any]:
     return declared(str(WRONG / f"{name}.cu"), name=name, entry="wrong")(lambda problem: launch)
 
 
-# What the write-ups get wrong -----------------------------------------------------------------------------------------
+# Common mistakes ------------------------------------------------------------------------------------------------------
 
 
 def test_one_block_of_one_element_a_thread_ends_at_its_threads(device: cudakit.Device) -> None:
@@ -98,7 +98,7 @@ def test_the_slow_axis_costs_sectors(sim: cudakit.Device) -> None:
             ops.add_broadcast(*inputs, variant=variant.name)
         (counted,) = counters.values()
         sectors[variant.name] = counted.as_dict()
-    # A warp of 4x4x2: 16 sectors in volume and out, 4 in plane, 1 in line; of 32 in z: 4, 4, 1, 1.
+    # Sectors per request. A warp of 4x4x2: volume and out 16, plane 4, line 1. A warp of 32 in z: 4, 4, 1, 1.
     assert sectors["slow_axis"]["sectors_per_request"] == pytest.approx((16 + 16 + 4 + 1) / 4)
     assert sectors["coalesced"]["sectors_per_request"] == pytest.approx((4 + 4 + 1 + 1) / 4)
     assert sectors["rows"]["instructions"] < sectors["coalesced"]["instructions"] / 3
@@ -146,7 +146,7 @@ def test_add_broadcasts_as_numpy_does(device: cudakit.Device, a: tuple[int, ...]
 @pytest.mark.parametrize("rows", [2, 9])
 def test_rows_and_columns_of_odd_lengths(device: cudakit.Device, variant: str, rows: int, cols: int) -> None:
     host, row, column = normal(rows, cols), normal(cols, seed=2), normal(rows, 1, seed=3)
-    spread = device.array(normal(rows, cols + 3, seed=4))[:, 1 : cols + 1]  # rows apart
+    spread = device.array(normal(rows, cols + 3, seed=4))[:, 1 : cols + 1]  # a gap after each row
     x = device.array(host)
     for one, other in ((x, device.array(row)), (device.array(row), x)):
         np.testing.assert_array_equal(ops.add(one, other, variant=variant).numpy(), host + row)
@@ -194,7 +194,7 @@ def test_add_works_in_place_over_the_input_that_is_not_repeated(device: cudakit.
 
 
 def overlapping(x: cudakit.DeviceArray) -> cudakit.DeviceArray:
-    """64 elements, every second at the place of its neighbour."""
+    """Return 64 elements in memory for 32, with a stride that makes pairs of them overlap."""
     return cudakit.memory.makers.over(x.context, x.stream, x.pointer, (64,), x.dtype, strides=(2,), owner=x)
 
 
@@ -250,7 +250,7 @@ def test_casts_round_to_nearest_even_once(device: cudakit.Device, variant: str) 
     assert cast([3e9, -3e9, np.inf, -np.inf, np.nan], "float32", "int32") == [2**31 - 1, -(2**31)] * 2 + [0]
     assert cast([2049, 2051, 65519, 65520, -1e9], "float32", "float16") == [2048, 2052, 65504, np.inf, -np.inf]
     assert cast([257, 259, 3.4e38], "float32", "bfloat16") == [256, 260, np.inf]
-    # Through float32 the last bit is lost first, and the rest looks like a tie.
+    # A conversion through float32 would lose the last bit and then see a tie.
     assert cast([2**30 + 2**22 + 1, 2**30 + 2**22, -(2**30) - 2**22 - 1], "int32", "bfloat16") == [
         2**30 + 2**23, 2**30, -(2**30) - 2**23,
     ]  # fmt: skip
@@ -278,7 +278,7 @@ def test_scale_keeps_a_half_that_float16_products_would_lose(device: cudakit.Dev
     assert ops.scale(y, 2.0, out=y) is y
 
 
-# What is refused, and what is empty -----------------------------------------------------------------------------------
+# Rejected and empty inputs --------------------------------------------------------------------------------------------
 
 
 def test_refusals_say_what_was_wrong(device: cudakit.Device) -> None:
@@ -329,7 +329,7 @@ def test_empty_problems_launch_nothing(device: cudakit.Device, shape: tuple[int,
         assert result.shape == shape
 
 
-# A GPU's size ---------------------------------------------------------------------------------------------------------
+# Sizes that need a GPU ------------------------------------------------------------------------------------------------
 
 
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device) -> None:

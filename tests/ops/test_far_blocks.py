@@ -1,7 +1,7 @@
-"""Kernels over one run of memory, past 2^32 elements: the last block of such a launch alone, as there are millions.
+"""Kernels on arrays of more than 2^32 elements. A launch has millions of blocks, so only the last block runs.
 
-The simulated device reserves the array without touching it. The kernel's own text is compiled with `blockIdx` and
-`gridDim` of the last block, so a thread's number that is worked out in 32 bits is another element's.
+The simulated device reserves the array's addresses without touching the memory. The kernel's source is compiled with
+`blockIdx` and `gridDim` of the last block, so an index computed in 32 bits selects the wrong element.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from cudakit import ops
 from cudakit.memory import makers
 
 COUNT = 2**32 + 1000
-FIXED_GRIDS = ("vector_add_grid_stride", "strided")  # whose threads go on in strides of the grid
-TAIL = 8  # elements that are looked at; each last block has more
+FIXED_GRIDS = ("vector_add_grid_stride", "strided")  # grid-stride loops
+TAIL = 8  # elements that are compared; each last block has more
 
 
 @pytest.fixture(scope="module")
 def large() -> Iterator[cudakit.Device]:
-    """A simulated device with more memory than any GPU, without the checks whose tables would be as large."""
+    """Yield a simulated device with more memory than any GPU. Checks whose tables would be as large are off."""
     with cudakit.Device("sim", memory=1 << 40, checks=("barrier", "warp")) as device:
         yield device
 
 
 @pytest.fixture(scope="module")
 def far(large: cudakit.Device) -> cudakit.DeviceArray:
-    """COUNT floats."""
+    """Return an array of COUNT floats."""
     try:
         return large.empty((COUNT,))
     except cudakit.OutOfMemory:
-        pytest.skip("this machine has no 16 GiB of address space to reserve")
+        pytest.skip("16 GiB of address space cannot be reserved")
 
 
 @pytest.fixture
 def tail(far: cudakit.DeviceArray) -> cudakit.DeviceArray:
-    """The last elements: 1, 2, 3 and so on."""
+    """Return the last TAIL elements, set to 1, 2, 3 and so on."""
     return far[-TAIL:].copy_from(np.arange(1, TAIL + 1, dtype=np.float32))
 
 
 def run_last_block(device: cudakit.Device, file: str, entry: str, grid: int, block: int, args: Sequence[Any]) -> None:
-    """Launches the last block of a 1-D grid of `grid` blocks."""
+    """Run the last block of a 1-D grid of `grid` blocks."""
     path = ROOT / "kernels" / file
     text = (
         "struct FarBlock { unsigned x, y, z; };\n"
@@ -62,7 +62,7 @@ def run_last_block(device: cudakit.Device, file: str, entry: str, grid: int, blo
 def run_variant(
     device: cudakit.Device, family: str, variant: str, inputs: Sequence[Any], out: Any, **options: Any
 ) -> None:
-    """The last block of a family's variant."""
+    """Run the last block of a family's variant."""
     found = {family.name: family for family in ops.families().values()}[family]
     rung = found[variant]
     problem = found.problem_of(inputs, out, **options)
@@ -72,7 +72,7 @@ def run_variant(
     args = found.keywords(launch, kernel, problem, inputs, out, None)["args"]
     source, entry, _ = rung.entry_of(launch)
     grid = launch.grid
-    if variant in FIXED_GRIDS:  # as if every element had a thread: the last block would go through all of them
+    if variant in FIXED_GRIDS:  # one thread per element, or the last block would process the whole array
         grid = -(-COUNT // launch.block)
     run_last_block(device, source, entry, grid, launch.block, args)
 
@@ -111,7 +111,7 @@ def test_rows_as_one_run(
 
 
 def repeated(one: cudakit.DeviceArray, shape: tuple[int, ...]) -> cudakit.DeviceArray:
-    """One element as an array of any shape, its strides 0."""
+    """Return one element as an array of any shape, with strides of 0."""
     return makers.over(one.context, one.stream, one.pointer, shape, one.dtype, strides=(0,) * len(shape), owner=one)
 
 
@@ -123,7 +123,7 @@ def test_maps(large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.Dev
 
 @pytest.mark.parametrize("variant", ["strided", "vectors"])
 def test_fills(large: cudakit.Device, far: cudakit.DeviceArray, tail: cudakit.DeviceArray, variant: str) -> None:
-    """The last block writes the last whole vectors; what is left over from 16 bytes belongs to the first block."""
+    """The last block writes the last whole vectors; the first block writes elements that do not fill 16 bytes."""
     run_variant(large, "fill", variant, (far,), far, value=7.0)
     np.testing.assert_array_equal(tail.numpy(), np.full(TAIL, 7, np.float32))
 
@@ -139,7 +139,7 @@ def test_random_numbers(
 
 
 def test_steps_around_transforms(large: cudakit.Device, far: cudakit.DeviceArray) -> None:
-    """The kernels of the hybrid filter and of ptychography, past 2^31 complex numbers."""
+    """The kernels of the hybrid filter and of ptychography, on more than 2^31 complex numbers."""
     count = COUNT // 2
     images, spectra = far[:count], far.view(np.complex64)
     one, grid = large.array(np.ones(1, np.complex64)), -(-count // 256)

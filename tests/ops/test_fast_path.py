@@ -1,4 +1,5 @@
-"""Later calls of an op do what a first one does: the same launches, results and errors, whatever changes in between."""
+"""Repeated calls of an op behave like the first: the same launches, results and errors, even if arguments or state
+change in between."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def sims() -> Iterator[World]:
     made.close()
 
 
-# What is drawn --------------------------------------------------------------------------------------------------------
+# Strategies -----------------------------------------------------------------------------------------------------------
 
 ELEMENTWISE = [(33,), (4, 8), (3, 5), (2, 3, 4), (1, 16), (0,), (2, 0)]
 ROWS = [(4, 8), (3, 5), (1, 33), (2, 64), (16,), (0, 4), (3, 0)]
@@ -124,7 +125,7 @@ STREAMS = [None, None, (0, 0), (0, 1), (0, 2), (1, 0), (0, "nothing")]
 
 
 def laid_out(draw: Draw, dtype: str, shape: tuple[int, ...], *, repeated: bool = True) -> Spec:
-    """An array of a shape, in one of several layouts."""
+    """The description of an array: its shape and one of several layouts."""
     layouts = ["plain"] * 4 + ["padded", "wide", "turned", "twice", "backward"] + ["repeated"] * repeated
     kind = draw(st.sampled_from(layouts)) if shape else "plain"
     extents = [max(extent, 1) for extent in shape]
@@ -160,7 +161,7 @@ def an_output(draw: Draw, inputs: tuple[Spec, ...], dtype: str, shape: tuple[int
 
 @st.composite
 def calls(draw: Draw, names: list[str]) -> Call:
-    """A call that is likely to be taken. names: of the ops."""
+    """Draw a call that is likely to succeed. names: the ops to draw from."""
     op = draw(st.sampled_from(names))
     dtype = draw(st.sampled_from(DTYPES)) if op in ("scale", "threshold", "softmax", "softmax_backward") else "float32"
     options = {name: draw(st.sampled_from(OPTIONS[op][name][:8])) for name in NEEDED.get(op, ())}
@@ -219,7 +220,7 @@ CHANGES = [
 
 
 def changed(draw: Draw, call: Call, devices: int, forms: list[str]) -> Call:
-    """The call with one thing changed. forms: how another library passes arrays."""
+    """Return the call with one thing changed. forms: how another library passes arrays."""
     change = draw(st.sampled_from(CHANGES))
     if change == "thread":
         return replace(call, thread=1)
@@ -264,7 +265,7 @@ def changed(draw: Draw, call: Call, devices: int, forms: list[str]) -> Call:
         moved = replace(spec, start=spec.start + draw(st.sampled_from([4, 8, 16, -4, 1, 2, 3, 128])))
         spec = moved if moved.inside else spec
     arrays = (*call.arrays[:place], spec, *call.arrays[place + 1 :])
-    if len({array for array in arrays if array.form == "roaming"}) > 1:  # it is one object
+    if len({array for array in arrays if array.form == "roaming"}) > 1:  # there is only one such object
         arrays = tuple(replace(array, form="") for array in arrays)
     count = len(call.inputs)
     return replace(call, inputs=arrays[:count], out=arrays[count] if call.out else None)
@@ -275,7 +276,7 @@ EVENTS = ["close arena", "close stream", "close default stream", "forget objects
 
 @st.composite
 def sequences(draw: Draw, names: list[str], devices: int, forms: list[str] | None = None) -> list[Any]:
-    """Calls, each a call of a few or one of those with something changed, and events between them."""
+    """Draw a sequence: calls of a few kinds, variations of them, and events in between."""
     few = draw(st.lists(calls(names), min_size=1, max_size=3))
     steps: list[Any] = [call for call in few for _ in range(2)]
     for _ in range(draw(st.integers(4, 20))):
@@ -349,7 +350,7 @@ def test_calls_of_attention_agree(world: World, choices: Choices, data: Any) -> 
 
 @given(st.data())
 def test_calls_agree_if_few_are_kept(world: World, choices: Choices, data: Any) -> None:
-    """With more kinds of calls than a thread keeps."""
+    """A thread that makes more kinds of calls than it can keep."""
     steps = data.draw(sequences(["add", "scale", "fill", "sum", "uniform"], len(world.devices)))
     with pytest.MonkeyPatch.context() as patch, History(world, choices, keeps=False) as history:
         patch.setattr(front, "MOST_CALLS", 2)
@@ -360,7 +361,7 @@ def test_calls_agree_if_few_are_kept(world: World, choices: Choices, data: Any) 
 @pytest.mark.parametrize("count", [1, 2])
 @given(st.data())
 def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: Any) -> None:
-    """And opened again, with memory and streams at the same addresses."""
+    """Devices are reopened, with memory and streams at the same addresses."""
     steps = data.draw(sequences(["scale", "add", "fill"], count))
     for _ in range(data.draw(st.integers(1, 2))):
         call = next(step for step in steps if isinstance(step, Call))
@@ -377,7 +378,7 @@ def test_calls_agree_if_devices_are_closed(choices: Choices, count: int, data: A
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 @given(st.data())
 def test_calls_with_arrays_of_another_library_agree(choices: Choices, sims: World, library: str, data: Any) -> None:
-    """On the stream that the library considers current, which changes, and on others; with new memory in one object."""
+    """Calls use the library's current stream, which changes, and other streams; one object gets new memory."""
     if library == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
     steps = data.draw(sequences(["add", "scale", "softmax", "sum", "gemm", "fill", "cast"], 1, FORMS[library]))
@@ -385,11 +386,12 @@ def test_calls_with_arrays_of_another_library_agree(choices: Choices, sims: Worl
         run(history, steps)
 
 
-# What no sequence of calls reaches ------------------------------------------------------------------------------------
+# Cases that the drawn sequences do not reach --------------------------------------------------------------------------
 
 
 def test_each_thread_has_its_own_scratch_on_a_stream(sims: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads call ops of two launches on one stream, in turn and at once, with scratch that grows."""
+    """Two threads call ops with two launches each on one stream, alternately and at the same time, and the scratch
+    memory grows."""
     monkeypatch.setattr(scratch, "LEAST", 64)
     device = sims.devices[0]
     stream = device.stream()
@@ -410,7 +412,7 @@ def test_each_thread_has_its_own_scratch_on_a_stream(sims: World, monkeypatch: p
     def work(turns: list[int]) -> list[tuple[int, Any]]:
         made = []
         for turn in turns:
-            # other values than the other thread has at that time
+            # values differ from those of the other thread
             sign = 1 if turn >= 0 else -1
             number = abs(turn) - 1
             made.append((turn, of(number, device.array(sign * hosts[number], stream=stream))))
@@ -430,7 +432,7 @@ def test_each_thread_has_its_own_scratch_on_a_stream(sims: World, monkeypatch: p
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) -> None:
-    """With the message of a first call, into an output and into a new one."""
+    """The error is that of a first call, for a given output and for a new one."""
     world = World(1)
     device = world.devices[0]
     x = Spec("float32", (4, 8), (8, 1))
@@ -450,7 +452,7 @@ def test_a_module_that_was_closed_is_refused_again(choices: Choices, new: bool) 
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_call_without_elements_on_a_device_that_was_closed(new: bool) -> None:
-    """It launches nothing, and is refused as others are."""
+    """The call launches nothing, and raises the same error as other calls."""
     device = cudakit.Device("sim", fresh=True)
     x = device.empty((0, 5))
     out = None if new else device.empty((0, 5))
@@ -462,7 +464,8 @@ def test_a_call_without_elements_on_a_device_that_was_closed(new: bool) -> None:
 
 
 def test_a_stream_of_another_device_object_that_was_closed() -> None:
-    """Two objects over one device: the stream went with its own. Its handle is not passed to the driver any more."""
+    """The stream is closed with the Device object that made it, though another object for the same device is open. Its
+    handle must not reach the driver."""
     with cudakit.Device("sim") as device:
         x = device.zeros((4, 8))
         device.synchronize()
@@ -476,7 +479,7 @@ def test_a_stream_of_another_device_object_that_was_closed() -> None:
 
 
 def test_families_made_of_another_have_calls_of_their_own(sims: World) -> None:
-    """A family that differs in its choice only runs its own kernels, whatever the other one ran last."""
+    """Two families that differ only in `choose` run their own kernels, whichever ran last."""
     device = sims.devices[0]
     x, y = device.zeros((4, 8)), device.empty((4, 8))
     family = ops.families()["softmax"]
@@ -489,12 +492,12 @@ def test_families_made_of_another_have_calls_of_their_own(sims: World) -> None:
 
 @pytest.mark.parametrize("op", [op for op in OPTIONS if OPTIONS[op]])
 def test_options_are_told_apart(sims: World, choices: Choices, op: str) -> None:
-    """All of the above values in a mixed order: 0.0 and -0.0, True and 1, what is refused, and what changes."""
+    """All values of OPTIONS in mixed order, among them 0.0 and -0.0, True and 1, and values that are rejected."""
     rng = np.random.default_rng(0)
     base = next(call for call in once_each() if call.op == op)
     with History(sims, choices) as history:
         for name, values in OPTIONS[op].items():
-            times = 1 if op == "attention" else 2  # it is slow
+            times = 1 if op == "attention" else 2  # attention is slow
             for index in rng.permutation(np.arange(times * len(values)) % len(values)):
                 history.call(replace(base, options=tuple({**dict(base.options), name: values[index]}.items())))
                 if op == "fill":
@@ -505,7 +508,7 @@ def test_options_are_told_apart(sims: World, choices: Choices, op: str) -> None:
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("number", [0, None])
 def test_a_stream_that_was_closed(sims: World, choices: Choices, new: bool, number: int | None) -> None:
-    """One that was given is refused, the default stream is made anew."""
+    """A closed stream that the call names is rejected; a closed default stream is created again."""
     x = Spec("float32", (4, 8), (8, 1))
     stream = None if number is None else (0, number)
     call = Call("scale", (x,), None if new else replace(x, bank=1), options=(("factor", 2.0),), stream=stream)
@@ -522,7 +525,7 @@ def test_a_stream_that_was_closed(sims: World, choices: Choices, new: bool, numb
 
 
 def test_a_checker_of_tensors_takes_one_that_comes_twice() -> None:
-    """As in place. Otherwise such calls would make a signature, and another checker, each time."""
+    """As for an in-place operation. Otherwise each such call would create a signature and a checker."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     checker = libraries.named("torch").checker
     if checker is None:
@@ -539,7 +542,7 @@ def test_a_checker_of_tensors_takes_one_that_comes_twice() -> None:
 
 
 def once_each() -> Iterator[Call]:
-    """A call of every op that is taken."""
+    """Yield one valid call of every op."""
     x, t = Spec("float32", (4, 8), (8, 1)), Spec("float32", (8, 4), (1, 8))
     heads = Spec("float32", (1, 1, 4, 8), (32, 32, 8, 1))
     options: dict[str, dict[str, Any]] = {
@@ -553,20 +556,20 @@ def once_each() -> Iterator[Call]:
         if op in ("add", "scale", "threshold", "softmax", "softmax_backward", "blur", "attention"):
             one = inputs.get(op, (x,))[0]
             yield Call(op, inputs.get(op, (x,)), replace(one, bank=1), options=given)
-        if op == "gemm":  # a number by which calls are told apart, in an object of its own
+        if op == "gemm":  # a boxed number, whose value is part of the key of a call
             yield Call(
                 op,
                 inputs[op],
                 replace(x, shape=(4, 4), steps=(4, 1), bank=1),
                 options=(("beta", Boxed(0.5, array=False)),),
             )
-        if op in ("softmax", "attention"):  # another family, or another kind of number
+        if op in ("softmax", "attention"):  # the scale selects another family, or is another type of number
             yield Call(op, inputs.get(op, (x,)), options=(("scale", 0.5),))
 
 
 def test_a_call_that_was_made_before_chooses_nothing(sims: World, choices: Choices) -> None:
-    """For every op: of three calls, the last one on other memory and with other numbers, the first looks at the rules.
-    The sequences above ask the same of every call that they repeat."""
+    """Three calls per op, the third with other memory and other numbers: only the first selects a variant. The drawn
+    sequences check this for each repeated call too."""
     with History(sims, choices) as history:
         for call in once_each():
             numbers = tuple((name, 3.5 if value == 2.0 else value) for name, value in call.options)

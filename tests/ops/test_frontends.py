@@ -1,6 +1,6 @@
-"""Kernels of Triton and cuTile, ahead of time: typed launches, the cache, refusals, and what runs where.
+"""Kernels of Triton and cuTile, compiled ahead of time: typed launches, the cache, errors, and supported devices.
 
-Most of it needs neither compiler: it works on what they made (tests/data/triton, tests/data/cutile).
+Most tests need neither compiler: they use compiled kernels from tests/data/triton and tests/data/cutile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _made(name: str, launch: dict[str, Any], *, ptx: str = "", machine_code: byt
 
 
 def triton_made(name: str, parameters: dict[str, str], arch: str = "sm_80", scratch: int = 2) -> Compiled:
-    """A kernel of tests/data/triton with parameters as if its signature had been `parameters`."""
+    """Return a kernel of tests/data/triton, with `parameters` as its signature."""
     ptx = (DATA / "triton" / f"{name}.{arch}.ptx").read_text()
     said = re.search(r"(\d+) threads a block, (\d+) bytes of shared memory", ptx)
     assert said is not None
@@ -71,7 +71,7 @@ def triton_made(name: str, parameters: dict[str, str], arch: str = "sm_80", scra
 
 
 def cutile_made(name: str) -> Compiled:
-    """A kernel of tests/data/cutile."""
+    """Return a kernel of tests/data/cutile."""
     path = DATA / "cutile" / f"{name}.sm_90.cubin"
     launch = json.loads(path.with_suffix(".json").read_text())
     return _made(path.name, launch, machine_code=path.read_bytes())
@@ -91,7 +91,7 @@ def softmax(x: Any) -> Any:
 
 @pytest.mark.parametrize("n", [1, 1000, 4096])
 def test_a_triton_kernel_is_launched_by_its_own_arguments(device: cudakit.Device, n: int) -> None:
-    """Block, shared memory and Triton's two scratch pointers are filled in."""
+    """The launch adds the block size, the shared memory and Triton's two scratch pointers."""
     add = triton.load(device, triton_made("vector_add", ADD))
     x, y = numbers(n), numbers(n, 1)[:, 0]
     with device.stream() as stream:
@@ -214,7 +214,7 @@ def test_a_signature_names_each_parameter_once(signature: Any, constants: Any, w
 
 # cuTile, without cuTile ------------------------------------------------------------------------------------
 
-# What cuTile's calling convention passes, received by a kernel that the simulated device runs: a thread for each tile.
+# A kernel with cuTile's calling convention that the simulated device can run: one thread per tile.
 _STANDS_IN = """
 extern "C" __global__ void stands_in(const float* x, int n, int step, float* out, int rows, int columns,
                                      int row_step, int column_step, float factor) {
@@ -243,7 +243,7 @@ def test_an_array_is_passed_as_pointer_shape_and_strides(device: cudakit.Device)
         expected = np.full((4, 6), -1, np.float32)
         expected[:, ::2] = 2 * x[::2].reshape(4, 3)
         np.testing.assert_array_equal(out.numpy(stream), expected)
-        # the same arrays again, and then one of another shape beside the same one
+        # the same arrays again, then one array of another shape with the same output
         source = device.array(x, stream=stream)
         kernel.launch(stream, grid=1, args=(source, out, 1.0))
         kernel.launch(stream, grid=1, args=(source, out, 3.0))
@@ -326,7 +326,7 @@ def test_what_is_no_type_of_cutile_is_refused(spelled: Any) -> None:
 def test_cutile_adds_on_a_gpu(gpu: cudakit.Device, name: str, tile: int, n: int) -> None:
     add = cutile.load(gpu, cutile_made(name))
     if name.endswith("of_16"):
-        n = -(-n // 16) * 16  # what it is compiled for
+        n = -(-n // 16) * 16  # the kernel is compiled for multiples of 16
     x, y = numbers(n), numbers(n, 1)[:, 0]
     with gpu.stream() as stream:
         out = gpu.full(n, np.nan, np.float32, stream=stream)
@@ -363,7 +363,7 @@ def test_registers_and_instructions_are_read_from_a_cubin(sim: cudakit.Device) -
     for kernel in module.kernels:
         assert read[kernel.mangled].registers == kernel.registers > 0
         assert read[kernel.mangled].instructions > 50
-    # as nvdisasm lists them
+    # in nvdisasm's format
     counted = {"vector_add_16": 90, "vector_add_1024": 400, "softmax_1024": 529, "scale_256": 103}
     counted["vector_add_1024_of_16"] = 128
     for name, instructions in counted.items():
@@ -389,8 +389,8 @@ def test_the_cache_keeps_what_other_compilers_made(tmp_path: Path, monkeypatch: 
 
     for _ in range(2):
         assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) == made
-        cache.clear_memo()  # as another process would find it
-    assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) is not made  # in memory now
+        cache.clear_memo()  # as in a new process
+    assert cache.compiled_by("k.py", "sm_90", ("Triton 3.9", "source", b"bytes"), make) is not made  # in memory
     assert len(runs) == 1
     for name, arch, parts in (
         ("other.py", "sm_90", ("Triton 3.9", "source", b"bytes")),
@@ -423,7 +423,7 @@ def test_a_missing_compiler_says_what_to_install(
 
 @pytest.fixture
 def kernels(request: pytest.FixtureRequest) -> Any:
-    """The kernels of tests/data/<folder>/make.py by name."""
+    """Return the kernels of tests/data/<folder>/make.py by name."""
     return runpy.run_path(str(DATA / request.param / "make.py"))
 
 
@@ -453,7 +453,7 @@ def test_triton_compiles_once_for_the_device_and_runs(
             args = (device.array(x, stream=stream), device.array(y, stream=stream), out, 1000)
             kernel.launch(stream, grid=4, args=args)
             np.testing.assert_array_equal(out.numpy(stream), x + y)
-    with pytest.raises(cudakit.CompileError, match=r"AssertionError.*second time"):  # other constants, another compile
+    with pytest.raises(cudakit.CompileError, match=r"AssertionError.*second time"):  # other constants compile again
         triton.compile(device, kernels["vector_add"], ADD, {"BLOCK": 128}, num_warps=2)
 
 
@@ -490,7 +490,7 @@ def test_cutile_compiles_once_without_a_gpu(kernels: Any, tmp_path: Path, monkey
     assert made.launch["parameters"] == [list(pair) for pair in signature.items()]
     cache.clear_memo()
     monkeypatch.setattr(_compile, "compile_cubin", _explodes)
-    monkeypatch.setattr(_compile, "cache_lookup", lambda *_: None)  # cuTile keeps what it made too
+    monkeypatch.setattr(_compile, "cache_lookup", lambda *_: None)  # bypass cuTile's own cache
     assert cutile.build("sm_90a", kernel, signature, constants) == made
     with pytest.raises(cudakit.CompileError, match="second time"):
         cutile.build("sm_90a", kernel, signature, constants, divisible_by=16)

@@ -1,4 +1,4 @@
-"""The fp32 product: what the write-ups get wrong, what is refused, and results that the fuzzing does not reach."""
+"""The float32 product: common mistakes, rejected inputs, and results that fuzzing does not reach."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def near(result: np.ndarray, expected: np.ndarray, k: int) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=4e-7 * max(k, 1))
 
 
-# What the write-ups get wrong -----------------------------------------------------------------------------------------
+# Common mistakes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str) -> None:
-    """Square shapes hide a leading dimension taken from the wrong operand, and B @ A hides behind n = m = k."""
+    """Square matrices hide a leading dimension taken from the wrong operand; with n = m = k, B @ A raises no error."""
     small = 5 if name == "gemv" else 20
     verdict = run_case(device, FAMILY, FAMILY[name], case_of(37, small, 30))
     assert not isinstance(verdict, Unsupported)
@@ -57,7 +57,7 @@ def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str
 
 
 def test_leading_dimensions_of_a_square_product_are_not_its_size(device: cudakit.Device) -> None:
-    """A product written for square arrays in one buffer each takes n for every leading dimension."""
+    """A kernel for contiguous square matrices uses n as every leading dimension."""
     square = Variant("square_only", lambda p: Launch(4, (16, 16)), str(WRONG / "square_only.cu"), entry="wrong")
     assert run_case(device, FAMILY, square, case_of(32, 32, 32)).ok
     gap = Case((Layout((32, 32), (40, 1)), contiguous((32, 32))), Values(1, 1.0), contiguous((32, 32)))
@@ -72,7 +72,7 @@ def test_leading_dimensions_of_a_square_product_are_not_its_size(device: cudakit
 
 @pytest.mark.parametrize("name", NAMES)
 def test_beta_of_zero_does_not_read_c(device: cudakit.Device, name: str) -> None:
-    """0 * NaN is NaN: a C that is multiplied by 0 must not be multiplied at all."""
+    """0 * NaN is NaN: if beta is 0, C must not be multiplied at all."""
     a, b = normal(9, 12), normal(12, 8, seed=2)
     out = device.full((9, 8), np.nan, dtype=np.float32)
     ops.gemm(device.array(a), device.array(b), out, beta=0.0, variant=name)
@@ -87,7 +87,7 @@ def test_beta_of_zero_does_not_read_uninitialised_memory(sim: cudakit.Device, na
 
 @pytest.mark.parametrize(("m", "n", "k"), [(4, 4, 4), (2, 5, 3)])
 def test_b_first_is_another_product(sim: cudakit.Device, m: int, n: int, k: int) -> None:
-    """A passed before B to a library of columns is B @ A: for square arrays no call fails."""
+    """Passing A before B to a column-major library computes B @ A; with square matrices no call fails."""
     a, b = normal(m, k), normal(k, n, seed=2)
     x, y = sim.array(a), sim.array(b)
     near(ops.gemm(x, y, variant="naive").numpy(), a @ b, k)
@@ -99,20 +99,20 @@ def test_b_first_is_another_product(sim: cudakit.Device, m: int, n: int, k: int)
         assert not np.allclose(out.numpy(), b @ a)
 
 
-# A stride or an extent, and what holds 32 bits of one.
+# Patterns for names of strides and extents, and for types of 32 bits or fewer.
 STRIDE, EXTENT = r"\w+_(?:row|col|batch|stride)", r"(?:rows|cols|batches|count|m|n|k)"
 NARROW = r"(?:unsigned(?:\s+int)?|u?int(?:32(?:_t)?)?|short)"
 IN_32_BITS = (
-    re.compile(rf"[(,]\s*(?:const\s+)?{NARROW}(?:\s+const)?\s+{STRIDE}\s*(?=[,)])"),  # a parameter
-    re.compile(rf"\b{NARROW}(?:\s+const)?\s+\w+\s*=[^;{{]*\*\s*{STRIDE}\b"),  # a product kept
-    re.compile(rf"(?:static_cast<{NARROW}>|\({NARROW}\))\s*\([^;]*\b{STRIDE}\b"),  # a product cast
-    # the extent of a whole problem: device functions count elements of a tile by the same names
+    re.compile(rf"[(,]\s*(?:const\s+)?{NARROW}(?:\s+const)?\s+{STRIDE}\s*(?=[,)])"),  # a stride as a parameter
+    re.compile(rf"\b{NARROW}(?:\s+const)?\s+\w+\s*=[^;{{]*\*\s*{STRIDE}\b"),  # a product with a stride in a variable
+    re.compile(rf"(?:static_cast<{NARROW}>|\({NARROW}\))\s*\([^;]*\b{STRIDE}\b"),  # a cast product
+    # extents in kernels only: device functions use the same names for extents of a tile
     re.compile(rf"__global__[^{{;]*[(,]\s*(?:const\s+)?{NARROW}(?:\s+const)?\s+{EXTENT}\s*(?=[,)])"),
 )
 
 
 def in_32_bits(source: str) -> list[str]:
-    """The pieces of a kernel that keep a stride, an extent of the problem or an offset in 32 bits."""
+    """Return the places in a kernel that keep a stride, an extent of the problem or an offset in 32 bits."""
     code = re.sub(r"//[^\n]*", "", source)
     return [" ".join(match[0].split()) for pattern in IN_32_BITS for match in pattern.finditer(code)]
 
@@ -150,7 +150,7 @@ def test_an_index_in_32_bits_is_seen(wrong: str) -> None:
 
 
 def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
-    """row * stride of the third row is 2^31: in 32 bits it is another row, or another array."""
+    """row * stride of the third row is 2^31; in 32 bits it would address another row or another array."""
     needed = 2 * 3 * 2**30 * 4
     if roomy.memory_info()[0] < needed + 2**30:
         pytest.skip(f"{needed >> 30} GiB of device memory are needed")
@@ -164,7 +164,8 @@ def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
 
 
 def test_64_by_64_threads_cannot_be_launched(device: cudakit.Device) -> None:
-    """One output a thread ends at tiles of 32 x 32: the launch check says why before the driver does."""
+    """One thread per output allows tiles of at most 32 x 32: the launch check rejects larger blocks before the driver
+    does."""
     entry = "tiled<64>"
     kernel = device.compile("gemm/03_tiled.cu", names=(entry,))[entry]
     a = device.array(normal(64, 64))
@@ -174,7 +175,7 @@ def test_64_by_64_threads_cannot_be_launched(device: cudakit.Device) -> None:
 
 
 def test_a_sum_from_left_to_right_is_within_its_bound_at_the_greatest_depth_that_is_tried() -> None:
-    """Each small number is half a step of the sum so far, and a chain loses them all."""
+    """Each small number is half a rounding step of the sum so far, so adding in order loses all of them."""
     k = gemm_host.IN_ORDER_TERMS
     a, b = np.full((1, k), 2.0**-25, np.float32), np.ones((k, 1), np.float32)
     a[0, 0] = 1
@@ -223,7 +224,7 @@ def test_batches_and_an_operand_for_all_of_them(device: cudakit.Device) -> None:
 
 @pytest.mark.parametrize("name", ["naive", "gemv"])
 def test_more_batches_than_a_grid_has_layers(device: cudakit.Device, name: str) -> None:
-    """The z axis of a grid ends at 65,535 blocks."""
+    """The z extent of a grid is at most 65,535 blocks."""
     a, b = normal(65_537, 1, 2), normal(65_537, 2, 1, seed=2)
     near(ops.gemm(device.array(a), device.array(b), variant=name).numpy(), a @ b, 2)
 
@@ -261,7 +262,7 @@ def test_gemv_refuses_a_product_of_many_rows_and_columns(sim: cudakit.Device) ->
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 @pytest.mark.parametrize("turned", [False, True])
 def test_gemv_takes_few_rows_as_few_columns(device: cudakit.Device, n: int, turned: bool) -> None:
-    """Both ways round, over a contiguous k and over contiguous rows."""
+    """As a product with a matrix of few columns or of few rows; contiguous along k or along the rows."""
     tall, few = normal(70, 36), normal(36, n, seed=2)
     for a in (device.array(tall), device.array(np.ascontiguousarray(tall.T)).T):
         b = device.array(few)
@@ -276,7 +277,7 @@ def test_auto_takes_operands_without_neighbours(device: cudakit.Device) -> None:
     near(result.numpy(), a[:, ::2] @ b[::2, ::2], 20)
 
 
-# The ladder's story ---------------------------------------------------------------------------------------------------
+# The ladder -----------------------------------------------------------------------------------------------------------
 
 
 def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device) -> None:
@@ -292,7 +293,7 @@ def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device)
     assert of["naive_uncoalesced"]["sectors_per_request"] > 4 * of["naive"]["sectors_per_request"]
     moved = [of[name]["global_sector_bytes"] for name in ("naive_uncoalesced", "naive", "tiled16", "tiled32")]
     assert moved == sorted(moved, reverse=True)
-    assert moved[2] == 2 * 128 * 128 * 64 * 4 // 16 + 128 * 128 * 4  # each float of A and B is brought for 16 uses
+    assert moved[2] == 2 * 128 * 128 * 64 * 4 // 16 + 128 * 128 * 4  # each float of A and B is loaded for 16 uses
     assert of["register_1d"]["instructions"] < of["tiled32"]["instructions"]
     assert of["register_2d"]["instructions"] < of["register_1d"]["instructions"]
     assert of["vec4"]["global_load_requests"] == of["register_2d"]["global_load_requests"] / 4
@@ -304,7 +305,7 @@ def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device)
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 500), (3, 2, 33), (500, 1, 64), (2, 70, 40)])
 def test_every_sum_may_be_wrong_by_what_is_usual(m: int, n: int, k: int) -> None:
-    """A sum may be correct by luck in one order, and no other order of it would be."""
+    """One order of adding can be exact by luck, so the tolerance is above 0 for every element."""
     a, b = normal(m, k), normal(k, n, seed=2)
     allowed = FAMILY.allowed(FAMILY.exact((a, b)), (a, b))
     size = np.sqrt(np.square(a) @ np.square(b))
@@ -334,7 +335,7 @@ def test_cublas_multiplies_a_by_b(gpu: cudakit.Device, dtype: Any, shape: tuple[
         left = gpu.array(np.ascontiguousarray(np.swapaxes(a, -1, -2))) if transposed else gpu.array(a)
         left = left.transpose(*range(len(batch)), len(batch) + 1, len(batch)) if transposed else left
         inputs, out = [left, gpu.array(b)], gpu.empty((*batch, m, n), dtype)
-        gpu.synchronize()  # the stream below is another one
+        gpu.synchronize()  # the launch below uses another stream
         peer = with_cublas.CublasPeer({})
         with gpu.stream() as stream, peer.on(stream):
             (launch,) = peer.bind([(inputs, out)], stream, lambda launches: 0.0)
@@ -348,7 +349,7 @@ def test_cublas_multiplies_a_by_b(gpu: cudakit.Device, dtype: Any, shape: tuple[
 
 
 def test_once_launches_each_rung_and_shape_once() -> None:
-    """What a full profile sees."""
+    """A full profile launches each variant of the ladder once."""
     command = [
         sys.executable,
         str(ROOT / "examples" / "gemm.py"),
@@ -377,7 +378,7 @@ def test_a_profile_launches_nothing_but_the_rungs(sim: cudakit.Device, monkeypat
         return launch(kernel, *arguments, **named)
 
     def noted(name: str) -> Any:
-        if name.startswith("gemm."):  # not what stands within it: loading, launching
+        if name.startswith("gemm."):  # without the nested ranges of loading and launching
             ranges.append(name)
         return contextlib.nullcontext()
 
@@ -392,14 +393,14 @@ def test_a_profile_launches_nothing_but_the_rungs(sim: cudakit.Device, monkeypat
 
 
 def test_a_profile_takes_fewer_shapes() -> None:
-    """Some 40 passes over a product of 8192 that takes a second are not a profile that ends quickly."""
+    """Profiles leave out 8192: about 40 passes over a product that takes a second would be too slow."""
     asked = argparse.Namespace(shapes=None, sweep=False)
     assert ladder._shapes(FAMILY, "gpu", asked, True) == ((1024,), (2048,))
     assert (8192,) in ladder._shapes(FAMILY, "gpu", asked, False)
 
 
 def test_a_profile_of_the_example_sees_ranges() -> None:
-    """ncu records NVTX where it is told to; the file does so for every ncu that is started in the root."""
+    """ncu records NVTX only with `--nvtx`; the file sets it for each ncu started in the repository's root."""
     lines = (ROOT / "config.ncu-cfg").read_text().splitlines()
     options = [line for line in lines if line and not line.startswith("#")]
     assert options == ["[Launch-and-attach]", "--nvtx"]
@@ -412,7 +413,7 @@ def test_the_problem_says_what_it_is(sim: cudakit.Device) -> None:
 
 
 def test_a_zero_factor_keeps_its_sign(device: cudakit.Device) -> None:
-    """0.0 equals -0.0, and what is kept for one problem must not decide the sign of the next."""
+    """0.0 equals -0.0, but data kept for one problem must not determine the sign of the next result."""
     a, b = device.array(np.ones((33, 35), np.float32)), device.array(np.ones((35, 37), np.float32))
     for alpha in (0.0, -0.0, 0.0):
         result = ops.gemm(a, b, alpha=alpha, variant="packed").numpy()

@@ -1,4 +1,5 @@
-"""The product on tensor cores: what 16-bit operands get wrong, what is refused, and what each rung does away with."""
+"""The product on tensor cores: common mistakes with 16-bit operands, rejected inputs, and what each variant
+improves."""
 
 from __future__ import annotations
 
@@ -27,20 +28,20 @@ def near(result: np.ndarray, a: np.ndarray, b: np.ndarray, digits: float) -> Non
     np.testing.assert_allclose(result.astype(np.float64), exact, rtol=digits, atol=digits * a.shape[-1] ** 0.5)
 
 
-# What 16-bit operands get wrong ---------------------------------------------------------------------------------------
+# Common mistakes with 16-bit operands ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_are_fp32(device: cudakit.Device, name: str, dtype: str) -> None:
-    """1 + 1 + ... stands still at 2,048 in half, and at 256 in bfloat16."""
+    """A sum 1 + 1 + ... stops at 2,048 in half precision, and at 256 in bfloat16."""
     ones = device.array(np.ones((8, 2304)).astype(memory.as_dtype(dtype)))
     assert (ops.gemm(ones, ones.T, variant=name).numpy().astype(np.float32) == 2304).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_float32_result_is_not_rounded_on_the_way(device: cudakit.Device, name: str) -> None:
-    """300 * 300 is past the range of half, and 2,049 between its numbers."""
+    """300 * 300 exceeds the range of half precision; a half-precision sum of ones stops at 2,048."""
     a = device.array(np.full((16, 8), 300, np.float16))
     assert np.isinf(ops.gemm(a, a.T, variant=name).numpy()).all()
     assert (ops.gemm(a, a.T, dtype="float32", variant=name).numpy() == 8 * 300 * 300).all()
@@ -64,7 +65,7 @@ def test_a_product_that_is_not_square_is_right(device: cudakit.Device, name: str
 @pytest.mark.parametrize("right", ["rows", "columns"])
 @pytest.mark.parametrize("out", ["rows", "columns"])
 def test_operands_lie_either_way(device: cudakit.Device, name: str, left: str, right: str, out: str) -> None:
-    """More than one tile each way, none of them whole."""
+    """More than one tile in each dimension, and all partial."""
     m, n, k = 136, 72, 88
     a, b = normal(m, k), normal(k, n, seed=2)
     of_a = device.array(a) if left == "rows" else device.array(np.ascontiguousarray(a.T)).T
@@ -79,14 +80,14 @@ def test_operands_lie_either_way(device: cudakit.Device, name: str, left: str, r
     "k", [8, pytest.param(64, marks=pytest.mark.long), 200, pytest.param(640, marks=pytest.mark.long)]
 )
 def test_every_tile_at_every_depth(device: cudakit.Device, monkeypatch: pytest.MonkeyPatch, tile: Any, k: int) -> None:
-    """Fewer k than the ring holds, and more; a block that makes several tiles."""
+    """k smaller and larger than the ring of stages; a block that computes several tiles."""
     monkeypatch.setattr("cudakit.families.gemm_half.best", lambda problem: tile)
     a, b = normal(136, k), normal(k, 264, seed=2)
     near(ops.gemm(device.array(a), device.array(b), variant="pipelined").numpy(), a, b, 1e-3)
 
 
 def test_a_block_makes_several_tiles(device: cudakit.Device) -> None:
-    """More tiles than the device holds blocks, in batches of which the second operand is shared."""
+    """More tiles than the device can run blocks, in batches that share the second operand."""
     sms = int(device.default_stream.context.attribute("MULTIPROCESSOR_COUNT"))
     count = 2 * 3 * sms // 4 + 5
     a, b = normal(count, 72, 16), normal(16, 72, seed=2)
@@ -114,14 +115,14 @@ def test_no_columns_of_a_give_beta_times_c(device: cudakit.Device, name: str, be
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["wmma", "swizzled", "packed"])
 def test_more_batches_than_a_grid_has_layers(gpu: cudakit.Device, name: str) -> None:
-    """The z axis of a grid ends at 65,535 blocks."""
+    """The z extent of a grid is at most 65,535 blocks."""
     k = 3 if name == "packed" else 8
     a, b = normal(65_537, 8, k), normal(65_537, k, 8, seed=2)
     near(ops.gemm(gpu.array(a), gpu.array(b), variant=name).numpy(), a, b, 1e-3)
 
 
 def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
-    """row * stride of the third row is 2^31: in 32 bits it is another row, or another array."""
+    """row * stride of the third row is 2^31; in 32 bits it would address another row or another array."""
     needed = 2 * 3 * 2**30 * 2
     if roomy.memory_info()[0] < needed + 2**30:
         pytest.skip(f"{needed >> 30} GiB of device memory are needed")
@@ -134,7 +135,7 @@ def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
         near(far_d.numpy(), a, b, 1e-3)
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
+# Rejected inputs ------------------------------------------------------------------------------------------------------
 
 
 def test_rungs_of_16_byte_pieces_say_which_operand_has_none(sim: cudakit.Device) -> None:
@@ -142,7 +143,7 @@ def test_rungs_of_16_byte_pieces_say_which_operand_has_none(sim: cudakit.Device)
     for name in ("ldmatrix", "swizzled", "pipelined"):
         with pytest.raises(cudakit.UnsupportedVariant, match="B does not consist of 16-byte pieces"):
             ops.gemm(a, b, variant=name)
-    ops.gemm(a, b)  # auto takes it
+    ops.gemm(a, b)  # variant="auto" supports it
 
 
 @pytest.mark.parametrize(
@@ -171,7 +172,7 @@ def test_operands_of_two_dtypes_are_refused(sim: cudakit.Device) -> None:
         ops.gemm(half, half.T, dtype="float32", c=half, beta=1.0)
 
 
-# What each rung does away with ----------------------------------------------------------------------------------------
+# Improvements per variant -------------------------------------------------------------------------------------------
 
 
 def test_each_rung_does_away_with_what_the_one_before_names(sim: cudakit.Device) -> None:
@@ -204,7 +205,8 @@ def test_the_reference_is_infinite_where_the_result_is() -> None:
 
 
 def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
-    """64 of 2,048 products, in rows so long that a tolerance by the columns would let them pass."""
+    """64 of 2,048 products are missing, in rows so long that a tolerance based on the number of columns would pass
+    them."""
     a, b = normal(4, 2048, dtype="bfloat16"), normal(2048, 4096, seed=2, dtype="bfloat16")
     assert FAMILY.judge(FAMILY.exact((a, b)).astype(a.dtype), (a, b)).ok
     assert not FAMILY.judge(FAMILY.exact((a[:, 64:], b[64:])).astype(a.dtype), (a, b)).ok
@@ -215,7 +217,7 @@ def test_a_tile_of_k_that_is_left_out_is_missed() -> None:
 def test_the_tolerance_is_as_wide_as_sums_that_are_cut_and_no_wider(
     device: cudakit.Device, name: str, sign: str
 ) -> None:
-    """Tensor cores cut their partial sums: a float32 result is further off than any sum that is rounded."""
+    """Tensor cores truncate partial sums: the error of a float32 result exceeds that of any rounded sum."""
     k = 2048
     a, b = normal(16, k), normal(k, 16, seed=2)
     if sign == "positive":

@@ -1,4 +1,4 @@
-"""Every variant of every family, on every device at hand, on problems that hypothesis draws and that it supports."""
+"""Every variant of every family, on every available device, on problems drawn by hypothesis that it supports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_variant_that_ran_on_few_different_problems_has_not_passed(device: cud
 @settings(max_examples=200)
 @given(case=cases("matrix_add", 200))
 def test_no_element_is_twice_in_what_is_written(case) -> None:
-    """Such a problem is refused, so that work in place would not be tested."""
+    """A problem with overlapping output elements would be rejected, so in-place operation would not be tested."""
     written = case.output if case.output is not None else case.inputs[case.over]
     offsets = np.zeros(written.shape, np.int64)
     for axis, stride in zip(np.indices(written.shape), written.strides, strict=True):

@@ -1,4 +1,5 @@
-"""cuBLAS, or numpy in its place: the same calls on both devices against float64, and what is refused."""
+"""cuBLAS, or numpy on the simulated device: the same calls on both devices compared with float64, and rejected
+calls."""
 
 from __future__ import annotations
 
@@ -39,14 +40,16 @@ def wide(values: np.ndarray) -> np.ndarray:
 
 
 def near(got: np.ndarray, exact: np.ndarray, size: np.ndarray, dtype: str, terms: int) -> None:
-    """Within `terms` roundings of a sum whose terms are `size` in all, and the last rounding."""
+    """Check that the error is within `terms` roundings of a sum whose absolute terms add up to `size`, and the last
+    rounding."""
     error = np.abs(wide(got) - exact)
     sums = min(EPS[dtype], 2.0**-23)
     assert np.all(error <= sums * (terms + 4) * size + EPS[dtype] * np.abs(exact) + 1e-30), error.max()
 
 
 def placed(device: Any, values: np.ndarray, stream: Any, *, turned: bool = False, pad: int = 0) -> Any:
-    """The values on the device, row by row or (turned) column by column, with `pad` elements behind each of those."""
+    """Copy the values to the device, row-major or (if turned) column-major, with `pad` elements after each row or
+    column."""
     inner = np.swapaxes(values, -1, -2) if turned else values
     whole = device.full((*inner.shape[:-1], inner.shape[-1] + pad), 99, values.dtype, stream=stream)
     view = whole[..., : inner.shape[-1]]
@@ -81,7 +84,7 @@ def test_products_of_any_order_padding_and_dtype_are_numpys(device: Any, case: d
     a, b = numbers((*of_a, m, k), dtype, 1), numbers((*of_b, k, n), dtype, 2)
     before = numbers((*(of_a or of_b), m, n), result, 3)
     if beta == 0:
-        before[...] = np.nan  # which is not to be read
+        before[...] = np.nan  # must not be read
     stream = device.default_stream
     ours = [
         placed(device, values, stream, turned=turned, pad=pad)
@@ -93,7 +96,7 @@ def test_products_of_any_order_padding_and_dtype_are_numpys(device: Any, case: d
     size = abs(alpha) * (np.abs(wide(a)) @ np.abs(wide(b))) + (abs(beta * wide(before)) if beta else 0)
     near(out.numpy(), exact, size, result, k)
     whole = out.transpose(*range(out.ndim - 2), out.ndim - 1, out.ndim - 2) if case["turned"][2] else out
-    if case["pads"][2]:  # what lies between the rows is still there
+    if case["pads"][2]:  # the gaps between rows are unchanged
         last = whole.shape[-1]
         rest = cudakit.memory.array.DeviceArray(
             whole.allocation, whole.allocation.pointer, (*whole.shape[:-1], last + case["pads"][2]), whole.strides,
@@ -103,13 +106,13 @@ def test_products_of_any_order_padding_and_dtype_are_numpys(device: Any, case: d
 
 
 def test_b_goes_first_and_a_first_is_the_other_product(device: Any) -> None:
-    """The trap of the write-ups: A before B, m before n, is B @ A, without an error and with every size in order."""
+    """A common mistake: passing A before B and m before n computes B @ A, without an error, with correct sizes."""
     n, stream = 17, device.default_stream
     a, b = numbers((n, n), "float32", 1), numbers((n, n), "float32", 2)
     x, y = device.array(a), device.array(b)
     naive = device.empty((n, n))
     library = calls.bindings(device, "cublas")
-    blas.gemm(x, y)  # so that the stream has its handle
+    blas.gemm(x, y)  # creates the stream's handle
     factors = np.array([1, 0], np.float32)
     at = factors.ctypes.data
     device.context.make_current()
@@ -147,7 +150,7 @@ def test_half_sums_in_half_lose_what_float32_sums_keep(device: Any) -> None:
     half = np.abs(wide(blas.gemm(x, y, compute="float16").numpy()) - exact).max() / exact.max()
     single = np.abs(wide(blas.gemm(x, y).numpy()) - exact).max() / exact.max()
     kept = np.abs(wide(blas.gemm(x, y, device.empty((8, 8), np.float32)).numpy()) - exact).max() / exact.max()
-    # float32 sums on tensor cores are cut, not rounded: they are off by a few 1e-6 where all terms are positive
+    # tensor cores truncate float32 sums instead of rounding: an error of a few 1e-6 if all terms are positive
     assert kept < 3e-5 < single < 2.0**-11 < 2 * single < half < 0.1
 
 
@@ -170,7 +173,7 @@ def test_adjoints_are_transposed_views_conjugated(device: Any, dtype: str) -> No
     near(blas.gemm(x.T, y, conj_a=True).numpy(), exact, np.abs(wide(a)).T @ np.abs(wide(b)), dtype, 12)
     turned = blas.gemm(y.T, x, conj_a=True)
     near(turned.numpy(), exact.conj().T, np.abs(wide(b)).T @ np.abs(wide(a)), dtype, 12)
-    column = numbers((6, 1), dtype, 3)  # lies in both orders
+    column = numbers((6, 1), dtype, 3)  # contiguous in both orders
     exact, size = wide(column).conj().T @ wide(b), np.abs(wide(column)).T @ np.abs(wide(b))
     near(blas.gemm(device.array(column).T, y, conj_a=True).numpy(), exact, size, dtype, 12)
     with pytest.raises(ValueError, match="conjugates only a matrix that it also transposes, and a needs"):
@@ -205,7 +208,7 @@ def test_c_is_added_and_left_alone(device: Any) -> None:
 
 
 def stepped(device: Any, values: np.ndarray, step: int) -> Any:
-    """A vector on the device with `step` elements from one to the next, backwards where negative."""
+    """Copy a vector to the device with `step` elements from one value to the next; backwards if negative."""
     whole = device.full((max(len(values), 1) * abs(step),), 99, values.dtype)
     view = whole[:: abs(step)][: len(values)]
     view = view[::-1] if step < 0 else view
@@ -242,9 +245,9 @@ def test_vectors(device: Any, n: int, dtype: str, steps: tuple[int, int], alpha:
 
 def test_amax_is_the_largest_size_not_the_largest_number(device: Any) -> None:
     x = np.array([1, 3, -100, 100, 2], np.float32)
-    assert int(blas.amax(device.array(x)).numpy()) == 3  # from 1; of equals the first; 100 stands at 4
+    assert int(blas.amax(device.array(x)).numpy()) == 3  # counted from 1; the first of equals; 100 is at place 4
     z = np.array([3 + 3j, 5, 4j], np.complex64)
-    assert int(blas.amax(device.array(z)).numpy()) == 1  # |3| + |3|, though |3 + 3j| < 5
+    assert int(blas.amax(device.array(z)).numpy()) == 1  # amax uses |re| + |im|: |3| + |3|, though |3 + 3j| < 5
 
 
 def test_a_length_does_not_overflow_on_the_way(device: Any) -> None:
@@ -314,7 +317,7 @@ def test_triangles_are_solved(
     order = n if right else m
     a = numbers((order, order), dtype, 1) / 8 + 2 * np.eye(order, dtype=dtype)
     half = np.tril(wide(a)) if lower else np.triu(wide(a))
-    a = np.where(half != 0, a, np.nan).astype(dtype)  # the other half is not to be read
+    a = np.where(half != 0, a, np.nan).astype(dtype)  # the other triangle must not be read
     if unit:
         np.fill_diagonal(half, 1)
         np.fill_diagonal(a, np.nan)
@@ -452,7 +455,7 @@ def test_what_is_written_is_apart_from_what_is_read(device: Any) -> None:
         blas.gemm([device.zeros((4, 4))] * 2, device.zeros((4, 4)), [x[:4], x[2:6]])
     with pytest.raises(ValueError, match="operand 5, which is written, overlaps operand 1"):
         blas.gemm([x[2:6], x[4:]], device.zeros((4, 4)), [x[:4], device.zeros((4, 4))])
-    blas.gemm(x[:4], x[:4], x[4:])  # what is only read may be shared
+    blas.gemm(x[:4], x[:4], x[4:])  # inputs may share memory
 
 
 def test_what_is_read_only_is_not_written(device: Any) -> None:
@@ -516,7 +519,7 @@ def test_a_stream_has_a_handle_of_its_own_which_ends_with_it(sim: Any) -> None:
         for stream in (one, one, two):
             blas.gemm(x, x, stream=stream)
         assert len(library._streams) == 2
-        blas.nrm2(x.reshape(-1), stream=one)  # another mode is another handle
+        blas.nrm2(x.reshape(-1), stream=one)  # another pointer mode needs another handle
         assert len(library._streams) == 3
     assert len(library._streams) == 0
 
@@ -554,14 +557,14 @@ def test_foreign_streams_share_a_handle_by_their_address(device: Any) -> None:
             near(out.numpy(Theirs(handle)), wide(a) @ wide(a), np.abs(wide(a)) @ np.abs(wide(a)), "float32", 4)
         assert [*device.kept["foreign streams", "cublas"]] == [int(handle)]
     finally:
-        del x, out  # their frees wait for the stream, which is to be there
+        del x, out  # their frees wait for the stream, which must still exist
         device.synchronize()
         device.kept["foreign streams", "cublas"].clear()
         device.context.call("cuStreamDestroy", handle)
     with device.stream() as own:
         x = device.array(a, stream=own)
         blas.gemm(x, x, stream=Theirs(own)).numpy(own)
-        assert "cublas" in own.kept  # one of ours in another's wrapper is ours
+        assert "cublas" in own.kept  # another library's wrapper of our stream uses our stream
 
 
 @pytest.mark.parametrize(
@@ -639,7 +642,7 @@ def test_work_is_queued_and_runs_when_it_is_waited_for(sim: Any) -> None:
 def test_an_uninitialised_operand_is_told_with_the_line(sim: Any) -> None:
     x, y = sim.zeros((4, 4)), sim.empty((4, 4))
     y[:2].fill(1)
-    blas.gemm(x[:, :2], y[:2], sim.empty((4, 4)))  # what is read has been written
+    blas.gemm(x[:, :2], y[:2], sim.empty((4, 4)))  # only written memory is read
     sim.synchronize()
     blas.gemm(x, y)
     with pytest.raises(
@@ -678,7 +681,7 @@ def test_streams_that_do_not_wait_are_told(sim: Any) -> None:
 
 
 def test_padding_of_one_stream_is_free_for_another(sim: Any) -> None:
-    """Rows that interleave do not touch, though their spans do."""
+    """Interleaved rows do not overlap, though their address ranges do."""
     whole = sim.zeros((4, 8))
     sim.synchronize()
     with sim.stream() as one, sim.stream() as two:
@@ -696,7 +699,7 @@ def test_memory_freed_without_waiting_is_told(sim: Any) -> None:
         out = sim.zeros((4, 4))
         sim.synchronize()
         blas.gemm(x, x, out, stream=other)
-        sim.context.call("cuMemFreeAsync", x.pointer, sim.default_stream.handle)  # behind the array's back
+        sim.context.call("cuMemFreeAsync", x.pointer, sim.default_stream.handle)  # without the array's knowledge
         with pytest.raises(cudakit.CudaError, match="freed while in use"):
             sim.synchronize()
         x.allocation._finalizer.detach()
@@ -704,7 +707,7 @@ def test_memory_freed_without_waiting_is_told(sim: Any) -> None:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["read", "written"])
 def test_memory_that_is_gone_when_the_work_runs_is_told(which: int) -> None:
-    """Without the check of streams, which tells of the free itself."""
+    """Without the check of streams, which would report the free itself."""
     with cudakit.Device("sim", fresh=True, checks=("init",)) as device, device.stream() as other:
         x, out = device.zeros((4, 4)), device.zeros((4, 4))
         device.synchronize()

@@ -1,4 +1,5 @@
-"""cuFFT, or numpy in its place: the same transforms on both devices against numpy's, and what is refused."""
+"""cuFFT, or numpy on the simulated device: the same transforms on both devices compared with numpy's, and rejected
+calls."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def numbers(shape: Any, dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def near(got: np.ndarray, exact: np.ndarray, dtype: str) -> None:
-    """Within a few roundings of the largest term, which a transform's stages carry to all."""
+    """Check the error against the root mean square of the result: a transform's stages spread each rounding error over
+    all elements."""
     size = np.sqrt(np.mean(np.abs(exact) ** 2)) + 1e-30
     assert got.shape == exact.shape
     assert np.abs(got - exact).max() <= 40 * EPS[dtype] * size
@@ -67,7 +69,7 @@ def test_real_transforms_are_numpys(device: Any, shape: tuple[int, ...], axes: i
     before = terms.numpy()
     back = fft.irfft(terms, axes, n=shape[-1], norm=norm)
     near(back.numpy(), wide * (1 if norm else np.prod(shape[-axes:])), REAL[dtype])
-    assert np.array_equal(terms.numpy(), before)  # cuFFT's own writes over it
+    assert np.array_equal(terms.numpy(), before)  # the input is unchanged, though cuFFT itself overwrites it
 
 
 def test_the_result_of_irfft_is_even_unless_said_otherwise(device: Any) -> None:
@@ -115,7 +117,7 @@ def test_a_plan_of_real_numbers_writes_over_its_input_on_the_way_back(device: An
     )
     with pytest.raises(ValueError, match="read-only"):
         back.inverse(theirs)
-    fft.irfft(theirs, 2)  # of a copy
+    fft.irfft(theirs, 2)  # transforms a copy
     with pytest.raises(ValueError, match="use inverse"):
         back.forward(terms)
     with pytest.raises(ValueError, match="use forward"):
@@ -182,7 +184,7 @@ def test_what_was_closed_is_told(device: Any) -> None:
 
 
 def test_one_plan_on_two_streams_at_once_is_told(sim: Any) -> None:
-    """The write-ups' trap: one plan has one work area, and two streams that run at once both write to it."""
+    """A common mistake: one plan has one work area, and two simultaneous streams both write to it."""
     x = numbers(64, "complex64")
     with fft.Plan(sim, 64) as plan, sim.stream() as one, sim.stream() as two:
         assert plan.nbytes > 0

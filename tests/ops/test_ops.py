@@ -1,4 +1,4 @@
-"""The front functions: what they take, what they refuse, and the hard rows of softmax."""
+"""The front functions: accepted and rejected arguments, and special rows of softmax."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_softmax_of_one_dimension_is_one_row(device: cudakit.Device) -> None:
     ],
 )
 def test_hard_rows(device: cudakit.Device, variant: str, row: list[float], nan: bool) -> None:
-    host = np.array([row * 9, [0.5] * 36], np.float32)  # a second row that must not be touched by the first's NaN
+    host = np.array([row * 9, [0.5] * 36], np.float32)  # the NaN of the first row must not affect the second
     if variant == "span":
         host = np.ascontiguousarray(host[:, :35])
     y = ops.softmax(device.array(host), variant=variant).numpy()
@@ -122,7 +122,7 @@ def test_a_volume_of_more_blocks_along_y_than_a_grid_has(device: cudakit.Device)
 @pytest.mark.parametrize("variant", SOFTMAX_VARIANTS)
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant: str) -> None:
     if variant == "span":
-        pytest.skip("it takes dense rows only, whose offsets are 64-bit products of the row number")
+        pytest.skip("only contiguous rows are supported, with 64-bit row offsets")
     apart = 2**30 + 64
     if roomy.memory_info()[0] < 4 * 3 * apart:
         pytest.skip("the GPU has too little free memory for rows 4 GiB apart")
@@ -191,7 +191,7 @@ def test_a_row_past_registers_and_shared_memory_goes_to_another_rung(sim: cudaki
 
 
 def test_a_copy_of_a_family_is_called_with_its_own_variants(sim: cudakit.Device) -> None:
-    """The function of the family does not know them."""
+    """The family's front function does not know these variants."""
     mine = replace(FAMILY, variants=(replace(FAMILY["tree_reduce"], name="mine"),))
     x, y = sim.zeros((2, 4)), sim.zeros((2, 4))
     call = mine.call_of(mine["mine"], (x,), y)
@@ -226,7 +226,7 @@ def test_torch_tensors_come_in_and_go_out_on_their_own_stream(gpu: cudakit.Devic
     x = torch.randn(257, 1001, device="cuda")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)  # what follows is wrong unless it waits for this stream
+        torch.cuda._sleep(20_000_000)  # later work is wrong unless it waits for this stream
         doubled = x * 2
         y = ops.softmax(doubled)
         z = y + 0

@@ -1,4 +1,5 @@
-"""Pipelines: right results through every source and sink, budgets that hold, no finished chunk lost or made twice."""
+"""Pipelines: correct results with every source and sink, memory budgets, and no finished chunk lost or computed
+twice."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def test_files_to_file_with_a_short_last_chunk(device, tmp_path) -> None:
     )
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), a + b)
     assert report.chunks == 5
-    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "c.npy"], "a finished run leaves its result alone"
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "c.npy"], "a finished run must not change its result"
 
 
 def test_memory_maps_are_read_and_written_through_their_files(device, tmp_path) -> None:
@@ -89,7 +90,7 @@ def test_memory_maps_are_read_and_written_through_their_files(device, tmp_path) 
     pipeline.run(double, source, raw, devices=device, chunk=4)
     np.testing.assert_array_equal(raw, 2 * a[3:17])
     private = np.load(tmp_path / "a.npy", mmap_mode="c")
-    private[0] = 7  # not in the file
+    private[0] = 7  # a change that is not in the file
     out = np.empty_like(a)
     pipeline.run(double, private, out, devices=device, chunk=6)
     np.testing.assert_array_equal(out, 2 * private)
@@ -294,10 +295,10 @@ def test_an_exception_names_its_chunk_and_resume_does_the_rest(device, tmp_path)
         double(chunk, *arrays)
 
     report = pipeline.run(noted, a, tmp_path / "out", devices=device, chunk=4, resume=True)
-    assert made == list(range(9, 20)), "nothing is made twice, and nothing is left out"
+    assert made == list(range(9, 20)), "each item is computed once"
     assert (report.items, report.skipped) == (11, 9)
     after = finished(tmp_path / "out")
-    assert {name: after[name] for name in before} == before, "what was finished was not written again"
+    assert {name: after[name] for name in before} == before, "finished items must not be written again"
     for i in range(20):
         np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{i:02}.npy"), 2 * a[i])
 
@@ -317,7 +318,7 @@ def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
     with pytest.raises(FileExistsError, match="resume=True"):
         pipeline.run(double, a, into(), devices=device, chunk=3)
     if sink == "file":
-        assert not (tmp_path / "out.npy").exists(), "no file has its name before it is whole"
+        assert not (tmp_path / "out.npy").exists(), "a file gets its name once it is complete"
         with pytest.raises(ValueError, match="of another job"):
             pipeline.run(double, a[:9], into(), devices=device, chunk=3, resume=True)
     report = pipeline.run(double, a, into(), devices=device, chunk=5, resume=True)
@@ -327,7 +328,7 @@ def test_a_stopped_file_goes_on_where_it_was(device, tmp_path, sink) -> None:
 
 
 def test_a_function_that_forgets_its_stream_is_told(sim) -> None:
-    """Nothing orders the default stream with the chunk's: the results would be whatever the buffers held."""
+    """The default stream is not ordered with the chunk's stream, so the results would be whatever the buffers held."""
     out = np.full((9, ROWS, COLS), np.nan, np.float32)
     with pytest.raises(cudakit.CudakitError, match=r"uninitialised read|default stream of sim"):
         pipeline.run(lambda chunk, x, y: ops.scale(x, 2.0, out=y), items(9), out, devices=sim, chunk=3)
@@ -482,13 +483,13 @@ def test_results_that_are_there_are_not_written_over(device, tmp_path) -> None:
         with pytest.raises(FileExistsError, match="overwrite=True"):
             pipeline.run(double, 3 * a, tmp_path / place, devices=device)
         report = pipeline.run(fails_at(0, RuntimeError()), a, tmp_path / place, devices=device, resume=True)
-        assert (report.items, report.skipped) == (0, 6), "a whole run has nothing left to resume"
+        assert (report.items, report.skipped) == (0, 6), "a complete run leaves nothing to resume"
         pipeline.run(double, 3 * a, tmp_path / place, devices=device, overwrite=True)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 6 * a)
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "4.npy"), 6 * a[4])
 
 
-# What a run leaves, and what it refuses to leave ----------------------------------------------------------------------
+# Files after a run, and existing files --------------------------------------------------------------------------------
 
 
 def test_a_new_run_into_a_folder_that_stops_is_resumed_without_the_old_results(device, tmp_path) -> None:
@@ -534,7 +535,7 @@ def test_a_generator_fills_its_place_and_no_more(device, tmp_path, kind) -> None
     with pytest.raises(pipeline.PipelineError, match=r"item 9 is past the end of .*, which has room for 8 items"):
         pipeline.run(double, (a[i : i + 5] for i in (0, 5)), small, devices=device)
     if kind == "map":
-        assert not small.base[8:].any(), "what lies behind it is as it was"
+        assert not small.base[8:].any(), "bytes after the results must be unchanged"
     with pytest.raises(ValueError, match=r"room for 11 items, got 10"):
         pipeline.run(double, (a[i : i + 5] for i in (0, 5)), place(11), devices=device)
     out = place(7)
@@ -593,7 +594,7 @@ def test_two_maps_of_one_file_and_a_map_onto_itself(device, tmp_path) -> None:
 
 
 def test_results_replace_their_own_items_and_no_others(device) -> None:
-    """A chunk of results must not land on items that a later chunk reads."""
+    """Results of a chunk must not overwrite items that a later chunk reads."""
     whole = items(8)
     for source, sink in ((whole[:6], whole[2:]), (whole[1:], whole[:-1]), (whole, whole[::-1])):
         with pytest.raises(ValueError, match="shares memory with other items of a source"):
@@ -660,7 +661,7 @@ def test_a_slow_progress_function_slows_nothing_and_one_that_fails_loses_nothing
 
     pipeline.run(double, a, None, devices=device, chunk=1, progress=slow)
     assert told[-1] == 30
-    assert len(told) < 30, "called less often than there are chunks: the next call is due some time after its end"
+    assert len(told) < 30, "fewer calls than chunks: calls have a minimum distance in time"
 
     def fails(far: pipeline.Progress) -> None:
         if far.items == 30:
@@ -700,7 +701,7 @@ def test_nothing_is_left_open(device, tmp_path) -> None:
 
 
 class KeepsItsSpec(pipeline.Sink):
-    """A sink of one's own, which does not drop its spec."""
+    """A user's sink, which keeps its spec."""
 
     def open(self, spec: Any) -> list[Any]:
         self.spec = spec
@@ -723,21 +724,21 @@ class Holds:
 @pytest.mark.parametrize("kind", ["folder", "own"])
 def test_a_kept_sink_keeps_neither_the_function_nor_the_device(tmp_path, kind) -> None:
     gc.collect()
-    gc.freeze()  # what other tests left alive need not be looked at again
+    gc.freeze()  # exclude objects of other tests, so that collections are fast
     gc.disable()
     try:
         device = cudakit.Device("sim", fresh=True)
         function, host = Holds(device.zeros((4,), np.float32)), items(7)
         held = {"function": weakref.ref(function), "scratch": weakref.ref(function.scratch)}
         if kind == "folder":
-            held["source"] = weakref.ref(host)  # a sink of one's own has it by the label
+            held["source"] = weakref.ref(host)  # a user's sink holds the source through the label
         held_device = weakref.ref(device)
         sink = pipeline.ToFolder(tmp_path / "out") if kind == "folder" else KeepsItsSpec()
         pipeline.run(function, host, sink, devices=device, chunk=3)
         device.close()
         del function, host, device
         assert [name for name, value in held.items() if value() is not None] == []
-        gc.collect()  # a device is a circle of its own
+        gc.collect()  # a device is part of a reference cycle
         assert held_device() is None
     finally:
         gc.enable()
@@ -745,7 +746,7 @@ def test_a_kept_sink_keeps_neither_the_function_nor_the_device(tmp_path, kind) -
     assert sink is not None
 
 
-# What is told ---------------------------------------------------------------------------------------------------------
+# Progress and reports -------------------------------------------------------------------------------------------------
 
 
 def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
@@ -773,7 +774,7 @@ def test_progress_and_report_tell_how_far_and_how_fast(device) -> None:
 
 @pytest.mark.gpu
 def test_the_process_grows_by_the_buffers_and_no_more(gpu) -> None:
-    """Of 4 GB that pass through, 256 MB are there at a time."""
+    """4 GB pass through; at most 256 MB are in memory at a time."""
     big = pipeline.Filled(lambda start, stop, out: out.fill(start), 1000, (1024, 1024), "float32")
     pipeline.run(double, big, None, count=9, devices=gpu, chunk=3)
     report = pipeline.run(double, big, None, devices=gpu, streams=3, readers=2, host_memory=256 << 20)
@@ -819,7 +820,7 @@ def test_the_same_work_one_step_after_another(device, pinned) -> None:
 
 
 def used(device: cudakit.Device) -> int:
-    """Bytes that this process's arrays take of the device's pool. Other processes use its memory too."""
+    """Return the bytes in use in this process's pool. The device's memory is also used by other processes."""
     context = device.context
     pool = context.call("cuDeviceGetDefaultMemPool", context.device)
     name = context.driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT

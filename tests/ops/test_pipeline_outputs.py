@@ -1,4 +1,4 @@
-"""Outputs of pipelines: one run at a time writes to each, and a resumed run goes on only with its own job."""
+"""Outputs of pipelines: one run at a time writes to each, and a run resumes only its own job."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def stops_at(index: int) -> Callable[..., None]:
 
 
 def left_over(folder: Path) -> list[str]:
-    """Files of a run beside its results."""
+    """The files that a run adds to its results."""
     return sorted(path.name for path in folder.rglob("*") if path.suffix != ".npy" and path.is_file())
 
 
 # Two runs into one output ---------------------------------------------------------------------------------------------
 
-# A process that runs what its input says, and stops in the second chunk of each run until the next line.
+# The program of another process: it runs the job named on each input line, and pauses in the second chunk until the
+# next line.
 HOLDER = """
 import os, sys, time
 import numpy as np
@@ -106,11 +107,11 @@ class Holder:
         return self.process.stdout.readline().split()
 
     def begin(self, kind: str, place: Path, first: int = 0, last: int = COUNT) -> None:
-        """Begin a run and return while it is under way."""
+        """Begin a run; return while it is in progress."""
         assert self._ask(f"{kind} {place} {first} {last}") == ["in"]
 
     def end(self) -> int:
-        """Let it end. Returns how many items it did."""
+        """Let the run end. Return the number of its items."""
         said, items = self._ask("")
         assert said == "done"
         return int(items)
@@ -133,7 +134,7 @@ def shared_holder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Hol
 
 @pytest.fixture
 def holder(shared_holder: list[Holder], tmp_path: Path) -> Holder:
-    """A process for all tests of this file, or a new one after it was killed."""
+    """A process shared by this file's tests; a new one after it was killed."""
     if not shared_holder or shared_holder[-1].process.poll() is not None:
         shared_holder.append(Holder(tmp_path / "holder.py"))
     return shared_holder[-1]
@@ -208,7 +209,7 @@ def test_a_run_of_several_processes_shares_an_output_by_its_parts(
     holder.begin("named", tmp_path, 0, 5)
     with pytest.raises(pipeline.OutputBusy):
         pipeline.run(same, names[4:], tmp_path / "out", devices=device, chunk=2, resume=True)
-    while not (tmp_path / "out" / "x0.npy").exists():  # nor is a result of the other run an obstacle
+    while not (tmp_path / "out" / "x0.npy").exists():  # a result of the other run does not block this run either
         assert holder.process.poll() is None
         time.sleep(0.01)
     assert pipeline.run(same, names[5:], tmp_path / "out", devices=device, chunk=2).items == 3
@@ -221,7 +222,7 @@ def test_a_run_of_several_processes_shares_an_output_by_its_parts(
 def test_kill_9_loses_no_finished_chunk_and_holds_nothing(
     device: cudakit.Device, holder: Holder, tmp_path: Path
 ) -> None:
-    """A run is killed in full flight, and a process that it forked lives on."""
+    """A run is killed while it is writing, and a process that it forked lives on."""
     assert holder.process.stdin is not None
     assert holder.process.stdout is not None
     place = tmp_path / "killed"
@@ -231,7 +232,7 @@ def test_kill_9_loses_no_finished_chunk_and_holds_nothing(
     child = int(holder.process.stdout.readline().split()[1])
 
     def done() -> tuple[int, int]:
-        """Items that the file's journal claims, and items in the folder."""
+        """Return the number of items in the journal, and in the folder."""
         claims = [line.split() for line in (place / "out.npy.journal").read_text().splitlines()[1:]]
         return sum(int(stop) - int(start) for start, stop in claims), len(list((place / "out").glob("[!.]*.npy")))
 
@@ -249,7 +250,7 @@ def test_kill_9_loses_no_finished_chunk_and_holds_nothing(
                 lambda start, stop, out: np.copyto(out, np.arange(start, stop)[:, None]), 60, (33,), "float32"
             )
             report = pipeline.run(same, source, place / sink, devices=device, chunk=2, resume=True)
-            assert (report.items, report.skipped) == (60 - kept, kept), "what was finished is not made again"
+            assert (report.items, report.skipped) == (60 - kept, kept), "finished items must not be computed again"
     finally:
         os.kill(child, signal.SIGKILL)
     np.testing.assert_array_equal(np.load(place / "out.npy"), expected)
@@ -280,12 +281,12 @@ def test_a_run_removes_only_files_that_it_made(device: cudakit.Device, tmp_path:
     assert pipeline.run(same, ITEMS, tmp_path / "other.npy", devices=device, resume=True).skipped == COUNT
 
 
-# What a resumed run accepts -------------------------------------------------------------------------------------------
+# Conditions for resuming a run ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def stopped(device: cudakit.Device, tmp_path: Path) -> Path:
-    """A folder with the source a.npy, and out.npy's results of a run that stopped after four items."""
+    """Return a folder with the source a.npy, and out.npy of a run that stopped after four items."""
     np.save(tmp_path / "a.npy", ITEMS)
     with pytest.raises(pipeline.PipelineError):
         pipeline.run(stops_at(2), tmp_path / "a.npy", tmp_path / "out.npy", devices=device, chunk=2)
@@ -304,14 +305,14 @@ def other_source(folder: Path) -> None:
 
 
 def changed_content(folder: Path) -> None:
-    """Of the same size and time."""
+    """Change the content, with the same size and time."""
     before = (folder / "a.npy").stat()
     np.save(folder / "a.npy", ITEMS + 1)
     os.utime(folder / "a.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def changed_later(folder: Path) -> None:
-    """Past the first items."""
+    """Change an item after the first ones."""
     data = np.load(folder / "a.npy", mmap_mode="r+")
     data[-1] = 7
     data.flush()
@@ -349,7 +350,7 @@ def test_a_resumed_run_refuses_what_is_not_its_own(
 
 
 class Fails(pipeline.Sink):
-    """A sink that keeps nothing and takes no item from `stop` on."""
+    """A sink that stores nothing and raises an error after item `stop`."""
 
     def __init__(self, stop: int) -> None:
         self.stop = stop
@@ -360,7 +361,7 @@ class Fails(pipeline.Sink):
 
 
 def test_items_that_one_of_two_outputs_had_are_claimed_once(device: cudakit.Device, tmp_path: Path) -> None:
-    """The other output needs them again, so they pass through in chunks that the first has in part."""
+    """The second output still needs the items, so chunks that the first has in part are processed again."""
 
     def both(chunk: pipeline.Chunk, x: Any, one: Any, other: Any) -> None:
         same(chunk, x, one)
@@ -420,7 +421,7 @@ def test_data_is_on_disk_before_the_journal_claims_it(
     assert sorted(int(start) for start, _ in claims) == [0, 2, 4, 6]
 
 
-# What cannot be used --------------------------------------------------------------------------------------------------
+# Unusable outputs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

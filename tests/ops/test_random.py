@@ -1,4 +1,4 @@
-"""Random numbers: the generator's published answers, the same numbers from any launch, and that they look random."""
+"""Random numbers: the generator's published values, the same numbers from any launch, and statistics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cudakit import ops
 from cudakit.families.random import BLOCK, EACH, NORMAL, UNIFORM, philox
 
 VARIANTS = [variant.name for variant in UNIFORM]
-TILE = 4 * BLOCK * EACH  # numbers that a block of counter_per_thread makes
+TILE = 4 * BLOCK * EACH  # numbers that one block of counter_per_thread writes
 
 
 def test_the_reference_gives_the_published_words() -> None:
-    """The known answers of the generator's authors whose upper counter words are 0, and a 128-bit one."""
+    """The values that the generator's authors published for counter 0 and key 0."""
     assert [f"{word:08x}" for word in philox(np.array([0]), 0)[0]] == ["6627e8d5", "e169c58d", "bc57ac4c", "9b00dbd8"]
 
 
@@ -26,10 +26,10 @@ def test_the_reference_gives_the_published_words() -> None:
         (1001, 7, 0),
         (999, 2**64 - 1, 3),
         (5000, 1, 2**34 - 2),
-        (2 * TILE, 3, 0),  # whole tiles of a block
-        (TILE + 1, 3, 8),  # one number in a tile of its own
-        (2 * TILE - 1, 3, 2**34 - TILE),  # the counter passes 2^32 between two tiles, and within none
-        (TILE, 3, 2**34 - 40),  # and within one
+        (2 * TILE, 3, 0),  # whole tiles
+        (TILE + 1, 3, 8),  # a tile with one number
+        (2 * TILE - 1, 3, 2**34 - TILE),  # the counter passes 2^32 between two tiles
+        (TILE, 3, 2**34 - 40),  # the counter passes 2^32 within a tile
         (8, 9, 2**64 - 8),  # the end of the stream
     ],
 )
@@ -43,7 +43,7 @@ def test_uniform_equals_the_reference_bit_for_bit(device: cudakit.Device, varian
 
 @pytest.mark.parametrize("make", [ops.uniform, ops.normal])
 def test_parts_are_the_whole(device: cudakit.Device, make) -> None:
-    """Element i depends on the seed and on i: made in parts of any length, at any alignment, by any rung."""
+    """Element i depends only on the seed and on i, for parts of any length and alignment, in any variant."""
     whole = make(1000, seed=5, device=device).numpy()
     out = device.zeros((1000,), np.float32)
     for begin, end, variant in ((0, 3, "auto"), (3, 500, "word_per_thread"), (500, 1000, "counter_per_thread")):
@@ -58,7 +58,7 @@ def test_they_look_random(device: cudakit.Device) -> None:
     assert u.max() < 1
     counts = np.histogram(u, bins=64, range=(0, 1))[0]
     chi2 = ((counts - n / 64) ** 2 / (n / 64)).sum()
-    assert 25 < chi2 < 115, "63 degrees of freedom: outside with a chance below 1 in 10,000"
+    assert 25 < chi2 < 115, "chi-squared with 63 degrees of freedom: outside with a probability below 1 in 10,000"
     z = ops.normal(n, seed=11, device=device).numpy().astype(np.float64)
     assert abs(z.mean()) < 5 / np.sqrt(n)
     assert abs(z.var() - 1) < 5 * np.sqrt(2 / n)

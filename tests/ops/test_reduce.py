@@ -1,4 +1,4 @@
-"""Sum, max and argmax: what numpy does at the edges, sums of many, what is refused."""
+"""Sum, max and argmax: numpy's results in special cases, sums of many elements, and rejected inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AXES: tuple[int | None, ...] = (-1, 0, None)
 
 
 def call(operation: Any, x: Any, axis: int | None, variant: str) -> np.ndarray | None:
-    """The result, or None where the rung does not take the array."""
+    """Return the result, or None if the variant does not support the array."""
     try:
         return np.asarray(operation(x, axis=axis, variant=variant).numpy())
     except cudakit.UnsupportedVariant:
@@ -26,7 +26,7 @@ def call(operation: Any, x: Any, axis: int | None, variant: str) -> np.ndarray |
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_of_equal_maxima_wins_and_a_nan_is_the_maximum(device: cudakit.Device, name: str) -> None:
     host = np.zeros((9, 700), np.float32)
-    host[1] = -np.inf  # the first of nothing but -inf is number 0
+    host[1] = -np.inf  # in a row of -inf only, the first element wins
     host[2, [300, 690]] = np.nan
     host[3, [5, 650]] = np.inf
     host[4, 300] = np.nan
@@ -43,19 +43,19 @@ def test_the_first_of_equal_maxima_wins_and_a_nan_is_the_maximum(device: cudakit
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_do_not_stop_where_float32_counts_no_further(device: cudakit.Device, name: str) -> None:
-    """2^24 and then ones: from left to right every one is lost."""
+    """2^24 followed by ones: added from left to right, every one is lost."""
     host = np.ones(40_000, np.float32)
     host[0] = 2.0**24
     assert np.add.accumulate(host)[-1] == 2**24
     got = call(ops.sum, device.array(host), None, name)
     assert got is not None
-    # What is added to 2^24 itself is lost: one branch of the tree at the most, of 32 additions or 32 float4.
+    # Terms added to 2^24 directly are lost: at most one branch of the tree, 32 additions or 32 float4.
     assert abs(float(got) - (2**24 + 39_999)) <= 128
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_large_terms_that_cancel_leave_an_error_within_the_bound(device: cudakit.Device, name: str) -> None:
-    """1e8 - 1e8 with small numbers between: whatever is added to a partial sum of 1e8 loses its places up to 8."""
+    """1e8 - 1e8 with small numbers between: adding to a partial sum of 1e8 rounds to a multiple of 8."""
     n = 30_000
     host = np.random.default_rng(3).standard_normal(n).astype(np.float32)
     host[::3], host[1::3] = 1e8, -1e8
@@ -151,7 +151,7 @@ def test_refusals_say_what_was_wrong(device: cudakit.Device) -> None:
 
 
 def test_the_hosts_row_adds_down_columns_in_double() -> None:
-    """numpy adds a column from left to right: in float32 that is no yardstick."""
+    """numpy adds a column from left to right; in float32 that is too inaccurate for a baseline."""
     x = np.full((200_000, 2), 0.1, np.float32)
     exact = SUM.exact((x,), axis=0)
     in_order = np.add.accumulate(x[:, 0], dtype=np.float32)[-1]

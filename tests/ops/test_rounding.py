@@ -1,5 +1,5 @@
-"""The bounds that results are judged by: float32 arithmetic in any usual order is within them, and results that lost a
-term, an element or half of their digits are not. numpy takes the place of kernels, so that sizes can be large."""
+"""The bounds for results: float32 arithmetic in any usual order is within them; results that lack a term, an element or
+half of their digits are not. numpy replaces the kernels, so sizes can be large."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def in_order(x: Any) -> Any:
 
 
 def in_tree(x: Any) -> Any:
-    """By 32 at a time, as the kernels of reduce/ at most."""
+    """Add 32 values at a time, the most that kernels in reduce/ add in order."""
     while x.shape[-1] > 1:
         padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 32)]
         x = in_order(np.pad(x, padding).reshape(*x.shape[:-1], -1, 32))
@@ -39,7 +39,7 @@ def in_tree(x: Any) -> Any:
 
 
 def by_block(x: Any) -> Any:
-    """256 threads with every 256th element each; thread 0 adds their sums."""
+    """Each of 256 threads adds every 256th element; thread 0 adds their sums."""
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 256)]
     shares = np.pad(x, padding).reshape(*x.shape[:-1], -1, 256)
     return in_order(np.add.accumulate(shares, axis=-2, dtype=np.float32)[..., -1, :])
@@ -50,7 +50,7 @@ def by_numpy(x: Any) -> Any:
 
 
 def by_shares(x: Any) -> Any:
-    """The same, but a tree adds their sums."""
+    """Each of 256 threads adds every 256th element; a tree adds their sums."""
     padding = [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % 256)]
     shares = np.pad(x, padding).reshape(*x.shape[:-1], -1, 256)
     return in_tree(np.add.accumulate(shares, axis=-2, dtype=np.float32)[..., -1, :])
@@ -72,7 +72,7 @@ def test_a_lost_term_of_usual_size_is_seen_in_a_sum_of_a_million(sign: str, n: i
     x = normal(n, seed=n)
     x = np.abs(x) if sign == "positive" else x
     exact = x.sum(dtype=np.float64)
-    lost = x[np.argmin(np.abs(np.abs(x) - 0.8))]  # the mean of |x|
+    lost = x[np.argmin(np.abs(np.abs(x) - 0.8))]  # 0.8 is the mean of |x|
     assert not within(np.float32(exact - lost).reshape(1), exact.reshape(1), of_tree(x)).ok
 
 
@@ -118,7 +118,7 @@ def one_off(x: Any) -> Any:
 def test_an_operation_that_is_rounded_once_is_exact(name: str, wrong: Callable[[Any], Any]) -> None:
     family = FAMILIES[name]
     inputs = family.inputs_for((40, 500), np.dtype(np.float32), np.random.default_rng(1))
-    inputs[0].flat[[0, -1]] = 1.25  # above threshold's limit
+    inputs[0].flat[[0, -1]] = 1.25  # above the limit of threshold
     right = np.array(family.baseline_of(inputs))
     assert family.judge(right, inputs).ok
     assert not family.judge(wrong(right), inputs).ok
@@ -138,7 +138,7 @@ def test_16_bit_results_have_their_own_rounding_and_no_more(name: str, dtype: st
     right = family.baseline_of((x,), **options)
     assert family.judge(right, (x,), **options).ok
     bits = right.view(np.uint16).copy()
-    bits[3000] ^= 1  # a step of a denormal number
+    bits[3000] ^= 1  # change a denormal number by one step
     assert not family.judge(bits.view(right.dtype), (x,), **options).ok
 
 
@@ -174,7 +174,7 @@ def test_whole_numbers_are_exact() -> None:
 
 def softmax(x: Any, add: Sum, flush: bool = False) -> Any:
     shifted = x - x.max(axis=-1, keepdims=True)
-    powers = np.exp2(shifted * np.float32(1.4426950408889634))  # as __expf
+    powers = np.exp2(shifted * np.float32(1.4426950408889634))  # as __expf computes it
     if flush:
         powers[powers < 2.0**-126] = 0
     return powers * (np.float32(1) / add(powers))[..., None]
@@ -194,7 +194,7 @@ def test_softmax_by_blocks_is_within_its_bound(add: Sum, rows: int, cols: int, s
 @pytest.mark.parametrize(("rows", "cols", "spread"), ROWS)
 def test_softmax_in_order_has_the_bound_of_that_order(rows: int, cols: int, spread: float) -> None:
     x = normal(rows, cols, seed=cols) * np.float32(spread)
-    x[0, 0] = x[0].max() + 1  # of which most of the others are lost
+    x[0, 0] = x[0].max() + 1  # adding in order loses most of the other terms
     family = FAMILIES["softmax"]
     assert family.judge(softmax(x, in_order), (x,), family["thread_per_row"]).ok
     if cols == 65_536:
@@ -240,7 +240,7 @@ def test_16_bit_softmax_is_rounded_once_more(dtype: str, log: bool) -> None:
     bits = right.view(np.uint16).copy()
     bits[7, 2000] += 2
     assert not family.judge(bits.view(right.dtype), (x,), log=log).ok
-    if not log:  # one of float16's denormal numbers
+    if not log:  # float16 has denormal results here
         bits = right.view(np.uint16).copy()
         smallest = np.unravel_index(bits.argmin(), bits.shape)
         bits[smallest] += 2
@@ -293,7 +293,7 @@ def test_products_in_float32(sign: str, add: Sum, m: int, n: int, k: int) -> Non
         "operands in float16": product(float16(a), float16(b), add),
         "a result in float16": float16(right),
     }
-    if sign == "positive" and k > 10_000:  # such roundings cancel, and those of a sum of one sign do not
+    if sign == "positive" and k > 10_000:  # the roundings of the operands cancel in a sum of one sign
         del wrongs["operands in float16"]
     for what, wrong in wrongs.items():
         assert not family.judge(wrong, (a, b)).ok, what
@@ -314,8 +314,8 @@ def test_a_large_product_is_judged_as_closely() -> None:
 
 
 def attention(q: Any, k: Any, v: Any, weights: Any, skip: int | None = None) -> Any:
-    """By the online algorithm on tiles of 64 keys in float32, its probabilities rounded to `weights` before they are
-    divided. skip: a key that is left out."""
+    """Return attention by the online algorithm in float32, in tiles of 64 keys. Probabilities are rounded to `weights`
+    before the division. skip: the key that is left out."""
     q, k, v = (x.astype(np.float32) for x in (q, k, v))
     out, total = np.zeros(q.shape, np.float32), np.zeros((*q.shape[:-1], 1), np.float32)
     top = np.full_like(total, -np.inf)

@@ -1,5 +1,5 @@
-"""The gradient of softmax and log-softmax: against finite differences and torch, special values, and refusals. (The
-kernels on drawn problems: test_kernels.py.)"""
+"""The gradient of softmax and log-softmax: finite differences, torch, special values, and rejected inputs. Kernels on
+drawn problems are in test_kernels.py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_is_the_derivative_of_the_forward_op(device: cudakit.Device, log: bool, 
 )
 def test_odd_and_even_rows(device: cudakit.Device, variant: str, log: bool, dtype: str, shape: tuple[int, int]) -> None:
     if variant == "split_row" and shape[1] % (16 // memory.as_dtype(dtype).itemsize):
-        pytest.skip("split_row takes rows of whole 16 bytes")
+        pytest.skip("split_row needs rows of a multiple of 16 bytes")
     grad, y = drawn(shape, dtype, log)
     result = ops.softmax_backward(device.array(grad), device.array(y), variant=variant, log=log, scale=0.5)
     expect_right(result.numpy(), grad, y, log=log, scale=0.5)
@@ -153,7 +153,7 @@ def test_an_infinite_gradient(device: cudakit.Device, variant: str) -> None:
 def test_sums_are_kept_in_float32(device: cudakit.Device, variant: str, dtype: str) -> None:
     kind = memory.as_dtype(dtype)
     grad, y = np.ones((1, 4096), kind), np.full((1, 4096), -1000, kind)
-    y[0, 0] = 0  # probabilities 1, 0, 0, ..: a sum in float16 would stop at 2,048, in bfloat16 at 256
+    y[0, 0] = 0  # probabilities 1, 0, 0, ...: a sum in float16 would stop at 2,048, in bfloat16 at 256
     result = ops.softmax_backward(device.array(grad), device.array(y), variant=variant, log=True).numpy()
     assert float(result[0, 0]) == float(np.float32(1 - 4096).astype(kind))
     assert (result[0, 1:] == 1).all()
@@ -171,7 +171,7 @@ def test_every_access_is_of_whole_sectors(sim: cudakit.Device, variant: str, rea
     (kernel,) = counted.values()
     assert kernel.global_store_sectors * 32 == grad.nbytes
     assert kernel.global_store_requests * 16 * 32 == grad.nbytes
-    arrays = reads + 1 if log else 2 * reads  # the sum of a logarithm's row needs no y
+    arrays = reads + 1 if log else 2 * reads  # the gradient of log-softmax needs no y for the sum of a row
     assert kernel.global_load_sectors * 32 == arrays * grad.nbytes
 
 
@@ -279,7 +279,7 @@ def test_is_torchs_gradient(device: cudakit.Device, log: bool, dtype: str) -> No
 
 @pytest.mark.parametrize("variant", NAMES)
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant: str) -> None:
-    apart = 2**30 + 64  # row * grad_row in 32 bits would wrap in the last row
+    apart = 2**30 + 64  # row * grad_row would overflow 32 bits in the last row
     if roomy.memory_info()[0] < 2 * 3 * apart:
         pytest.skip("the GPU has too little free memory for rows 2 GiB apart")
     grad, y = drawn((3, 1000), "float16")

@@ -1,4 +1,4 @@
-"""The softmax rungs made of BLAS calls: right where the largest size in a row is not its largest number."""
+"""Softmax variants made of BLAS calls: correct if the element of largest absolute value is not the largest element."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Softmax with a logarithm, a scale and a mask, in three dtypes: its hard rows and what it refuses. (The kernels on
-drawn problems: test_kernels.py.)"""
+"""Softmax with a logarithm, a scale and a mask, in three dtypes: special rows and rejected inputs. Kernels on drawn
+problems are in test_kernels.py."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_log_is_finite_where_the_probability_underflows(device: cudakit.Device, 
 @pytest.mark.parametrize("variant", NAMES)
 def test_a_logarithm_past_the_range_of_float16_is_minus_infinity(device: cudakit.Device, variant) -> None:
     host = np.zeros((1, 64), np.float16)
-    host[0, :3] = 6016, -60000, -58976  # logarithms of -66016 and -64992, of which float16 has the latter
+    host[0, :3] = 6016, -60000, -58976  # logarithms of -66016 and -64992; only the latter is in float16's range
     y = ops.softmax(device.array(host), variant=variant, log=True).numpy()
     assert (y[0, 1], y[0, 2]) == (-np.inf, np.float16(-64992))
     compared = FAMILY.judge(y, (host,), log=True)
@@ -68,7 +68,7 @@ def test_a_logarithm_past_the_range_of_float16_is_minus_infinity(device: cudakit
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_are_kept_in_float32(device: cudakit.Device, variant, dtype) -> None:
-    host = np.zeros((1, 4096), memory.as_dtype(dtype))  # a sum in float16 stops at 2,048, in bfloat16 at 256
+    host = np.zeros((1, 4096), memory.as_dtype(dtype))  # a sum in float16 would stop at 2,048, in bfloat16 at 256
     y = ops.softmax(device.array(host), variant=variant).numpy()
     assert (y.astype(np.float32) == 1 / 4096).all()
 
@@ -133,7 +133,7 @@ def test_in_place_and_outputs_that_are_refused(device: cudakit.Device) -> None:
 
 @pytest.mark.parametrize("variant", NAMES)
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant) -> None:
-    apart = 2**30 + 64  # row * x_row in 32 bits would wrap in the last row
+    apart = 2**30 + 64  # row * x_row would overflow 32 bits in the last row
     if roomy.memory_info()[0] < 2 * 3 * apart:
         pytest.skip("the GPU has too little free memory for rows 2 GiB apart")
     with roomy.empty((3, apart), np.float16) as buffer:

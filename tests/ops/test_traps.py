@@ -1,4 +1,4 @@
-"""What write-ups get wrong and no other test holds, and docs/traps.md, which names the tests of all of them."""
+"""Common mistakes that no other test covers, and docs/traps.md, which names the tests of all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_trap_names_tests_that_are_there() -> None:
     assert len(sections) > 30
     for section in sections:
         title, _, text = section.partition("\n")
-        if title == '"Online softmax reads once instead of twice"':  # its bytes are counted in the section before
+        if title == '"Online softmax reads once instead of twice"':  # the section before it counts the bytes
             continue
         files = [ROOT / "docs" / name for name in re.findall(r"\]\((\.\./tests/\w+/test_\w+\.py)\)", text)]
         names = re.findall(r"`(test_\w+)`", text)
@@ -41,7 +41,7 @@ def test_every_trap_names_tests_that_are_there() -> None:
 
 
 def test_a_check_that_saw_nothing_is_no_pass() -> None:
-    """The loop over a size that overflowed runs zero times, finds no error and prints PASS."""
+    """An unchecked loop over a size that overflowed runs zero times, finds no error and prints PASS."""
     work = streamed.Workload("sums", print, 1, (4,), lambda x: x[0].astype(np.float64), lambda x: x[0])
     items = streamed.Items.make(work, 6, 2)
     (source,) = items.made(6)
@@ -78,7 +78,8 @@ def test_the_worst_of_all_chunks_is_kept_and_the_hosts_time_is_carried_to_all_it
 
 
 def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
-    """'Above peak thanks to tensor cores' is a peak at the base clock: of ours no float32 product is above."""
+    """A result "above peak thanks to tensor cores" uses a peak at the base clock; no float32 product here exceeds the
+    peak."""
     assert fp32_peak(sim) == pytest.approx(132 * 128 * 2 * 1.98e9 / 1e12)
     report = json.loads((ROOT / "profiles" / "h200" / "gemm.json").read_text(encoding="utf-8"))
     measured = [row["tflops"] for row in report["rows"] if row["tflops"]]
@@ -86,7 +87,7 @@ def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
 
 
 def example_of(name: str) -> Any:
-    """An example as a module."""
+    """Load an example as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -113,7 +114,7 @@ def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatc
 
 
 def test_the_filter_keeps_what_is_equal_to_the_threshold(sim: cudakit.Device) -> None:
-    """The text sets to 0 what is below 0.3, and `ops.threshold` does: a value of 0.3 stays, and so does NaN."""
+    """Values below 0.3 become 0, in the text and in `ops.threshold`; a value of 0.3 stays, and so does NaN."""
     example = example_of("hybrid_filter")
     host = np.array([[0.0, 0.29, 0.3, 0.31], [-1.0, -0.3, np.nan, np.inf]], np.float32)
     expected = np.where(host < np.float32(example.CUT), 0, host)
@@ -128,7 +129,7 @@ def test_the_filter_keeps_what_is_equal_to_the_threshold(sim: cudakit.Device) ->
 
 
 def test_an_amplitude_of_zero_has_a_phase(sim: cudakit.Device) -> None:
-    """A position without light has amplitudes of 0, which the constraint must not divide by."""
+    """A position without light has amplitudes of 0; the constraint must not divide by them."""
     example = example_of("ptychography")
     patches, probe, measured = example.make(2, 8)
     patches[1] = 0
@@ -145,20 +146,20 @@ def test_an_amplitude_of_zero_has_a_phase(sim: cudakit.Device) -> None:
 
 @pytest.mark.parametrize(("cols", "block"), [(14_079, 512), (14_080, 512), (14_081, 1024), (40_000, 1024)])
 def test_vectors_take_1024_threads_for_more_than_14080_columns(sim: cudakit.Device, cols: int, block: int) -> None:
-    """The series' rule for its fourth step: N > 14,080."""
+    """The rule of the article series for its fourth step: N > 14,080."""
     x = sim.empty((2, cols))
     (launch,) = SOFTMAX["vec4"].launches(SOFTMAX.problem_of((x,), x))
     assert (launch.grid, launch.block) == (2, block)
 
 
 def test_the_bound_is_the_slowest_stage_and_not_the_number_of_streams() -> None:
-    """Four streams share one link and one compute engine: the most that overlap can save is all but the slowest."""
+    """Four streams share one link and one compute engine: a run takes at least as long as its slowest stage."""
     seconds = {"read": 0.5, "link": 2.0, "compute": 5.0, "write": 1.0}
     report = PipelineReport(["gpu:0"], 4, 10, 100, 0, 0, seconds=8.0, bounds=seconds)
-    assert report.bound is None, "no bound without a link that was measured"
+    assert report.bound is None, "without a measured link there is no bound"
     report.link = Link(1e9, 1e9, 1e9)
     assert (report.bound, report.bound_by, report.share) == (5.0, "compute", 5.0 / 8.0)
     assert (report.as_dict()["bound"], report.as_dict()["share"]) == (5.0, 0.625)
-    # Two arrays in and one out, as fast both ways: the way in has twice the bytes.
+    # Two arrays in and one out, at equal speed: the input has twice the bytes.
     assert Link(10e9, 10e9, 10e9).seconds(20 * 10**9, 10 * 10**9) == 2.0
     assert Link(10e9, 5e9, 4e9).seconds(4 * 10**9, 9 * 10**9) == 1.0 + 1.0

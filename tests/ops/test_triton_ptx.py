@@ -1,4 +1,4 @@
-"""What Triton makes runs, and is right: its PTX for vector add, softmax and tl.dot (tests/data/triton/make.py)."""
+"""PTX compiled by Triton runs with correct results: vector add, softmax and tl.dot (tests/data/triton/make.py)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ K_TILE = 32
 
 
 class Loaded:
-    """A kernel of Triton's: launches it on numpy arrays, each in memory of exactly its own size."""
+    """A Triton kernel, launched on numpy arrays; each gets an allocation of exactly its size."""
 
     def __init__(self, device: cudakit.Device, name: str, arch: str) -> None:
         path = FOLDER / f"{name}.{arch}.ptx"
         text = path.read_text()
         target = re.search(r"^\.target (\S+)", text, re.MULTILINE)
         if target is not None and target[1].endswith("a") and target[1] != device.arch:
-            pytest.skip(f"{path.name} is for {target[1]} alone, and this is {device.arch}")
+            pytest.skip(f"{path.name} is for {target[1]} only, and the device is {device.arch}")
         said = re.search(r"(\d+) threads a block, (\d+) bytes of shared memory", text)
         if said is None:
             raise ValueError(f"{path} does not say how it is launched: make it again with make.py")
@@ -41,7 +41,7 @@ class Loaded:
         self.kernel = self.module[name]
 
     def __call__(self, grid: Any, out: Any, *arguments: Any) -> Any:
-        """Run it with `out` last among the arrays, and give what it became; the two scratch pointers are null."""
+        """Launch with `out` after the other arrays, and return its new contents. The two scratch pointers are null."""
         with self.device.stream() as stream:
             taken = [self.device.array(a, stream=stream) if isinstance(a, np.ndarray) else a for a in arguments]
             made = self.device.array(out, stream=stream)
@@ -65,7 +65,7 @@ def loaded(device: cudakit.Device, request: pytest.FixtureRequest) -> Iterator[L
 
 
 def kernels(name: str) -> Any:
-    """The kernel `name` as compiled for each architecture."""
+    """Run the test with the kernel `name`, compiled for each architecture."""
     return pytest.mark.parametrize("loaded", [(name, arch) for arch in ARCHES], indirect=True, ids=ARCHES)
 
 
@@ -84,13 +84,13 @@ def test_vector_add(loaded: Loaded, n: int) -> None:
 @kernels("softmax")
 @pytest.mark.parametrize(("rows", "columns", "gap"), [(1, 1, 0), (3, 7, 2), (5, 1000, 0), (2, 1024, 3), (40, 129, 1)])
 def test_softmax(loaded: Loaded, rows: int, columns: int, gap: int) -> None:
-    """Rows of every length, with a gap between them that must stay as it is."""
+    """Rows of several lengths; the gaps between them must stay unchanged."""
     x = 10 * _numbers(rows, columns + gap)
     got = loaded(rows, np.full((rows, columns + gap), -7, np.float32), x, columns + gap, columns + gap, columns)
     wide = x[:, :columns].astype(np.float64)
     powers = np.exp(wide - wide.max(axis=1, keepdims=True))
     expected = powers / powers.sum(axis=1, keepdims=True)
-    # ex2.approx is off by 2^-22, and its argument by half a bit of up to 64
+    # ex2.approx has an error of 2^-22, and its argument, up to 64, of half a bit
     np.testing.assert_allclose(got[:, :columns], expected, rtol=2**-16, atol=1e-30)
     assert (got[:, columns:] == -7).all()
 
@@ -101,7 +101,7 @@ def _check_product(loaded: Loaded, m: int, n: int, k: int, gaps: tuple[int, int,
     strides = (k + gaps[0], n + gaps[1], n + gaps[2])
     got = loaded(grid, np.full((m, n + gaps[2]), np.nan, np.float32), a, b, m, n, k, *strides)
     x, y = a[:, :k].astype(np.float64), b[:, :n].astype(np.float64)
-    # products are exact; each of the sums may lose a bit of what it has come to
+    # products are exact; each addition may lose one bit of the partial sum
     bound = (k + 2) * 2.0**-23 * (np.abs(x) @ np.abs(y))
     assert (np.abs(got[:, :n] - x @ y) <= bound).all()
     assert np.isnan(got[:, n:]).all()
@@ -127,7 +127,7 @@ def test_pipelined_dot(loaded: Loaded, m: int, n: int, k: int) -> None:
 
 
 def test_a_mistake_is_named_by_the_line_of_triton(sim: cudakit.Device) -> None:
-    """A length past the array's end: the report has Triton's own line."""
+    """A length past the array's end: the report names the line in Triton's source."""
     add = Loaded(sim, "vector_add", "sm_80")
     with pytest.raises(cudakit.DeviceFault) as caught:
         add(1, np.zeros(100, np.float32), _numbers(100), _numbers(100), 101)
@@ -140,10 +140,11 @@ def test_a_mistake_is_named_by_the_line_of_triton(sim: cudakit.Device) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_the_ptx_is_what_the_script_makes(tmp_path: Path) -> None:
-    """With the Triton that made the files, the script makes them again; with another, it still makes them all."""
+    """With the Triton version that made the files, the script writes the same files; with another version, files of the
+    same names."""
     shutil.copy(FOLDER / "make.py", tmp_path)
     runpy.run_path(str(tmp_path / "make.py"), run_name="__main__")
-    # the debug information behind the code has the folder's name, or its length
+    # debug information after the code depends on the folder's name
     made = {path.name: path.read_text().partition(".section")[0] for path in tmp_path.glob("*.ptx")}
     kept = {path.name: path.read_text().partition(".section")[0] for path in FOLDER.glob("*.ptx")}
     assert set(made) == set(kept)

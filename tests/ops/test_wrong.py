@@ -1,4 +1,4 @@
-"""Kernels and pipelines that must be rejected: each is wrong in a way that some check lets through."""
+"""Kernels and pipelines that must be rejected: each has a mistake that some check does not detect."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cudakit.sim import ALL_CHECKS
 from cudakit.testing import Case, Layout, run_case
 
 WRONG = TESTS / "wrong"
-blur = importlib.import_module("cudakit.families.blur")  # the package gives the function of that name
+blur = importlib.import_module("cudakit.families.blur")  # the package exports the function of that name
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Fills an array with standard normal numbers and puts one value into the first row."""
+    """Fill an array with standard normal numbers; put one value into the first row."""
 
     first: float | None = None
 
@@ -60,7 +60,7 @@ def case(first: float | None = None) -> Case:
 )
 def test_rejected_by_the_comparison(device: cudakit.Device, name: str, first: float | None, why: str) -> None:
     if device.kind == "sim":
-        # races are reported as such, below; here the comparison must find the results wrong
+        # races have their own test below; here the comparison must find the wrong results
         device = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})
     verdict = run_case(device, FAMILY, variant(name), case(first))
     assert not verdict.ok
@@ -71,7 +71,7 @@ def test_a_write_beside_the_output_is_found(device: cudakit.Device) -> None:
     if device.kind == "gpu":
         assert "wrote outside its output" in run_case(device, FAMILY, variant("off_by_one"), case()).why
         return
-    lost = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})  # its rows overlap too
+    lost = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})  # its rows overlap, which would be a race
     with pytest.raises(cudakit.DeviceFault, match="0 bytes past the end of the array of 6660 bytes") as caught:
         run_case(lost, FAMILY, variant("off_by_one"), case())
     assert "y[c * y_col] = expf" in caught.value.report.text
@@ -122,7 +122,7 @@ def wrong_pipeline(name: str, device: cudakit.Device) -> np.ndarray:
     return space["run"](device, IMAGES, 3)
 
 
-@pytest.mark.filterwarnings("ignore::cudakit.UnseenFault")  # a mistake is made more than once, and told of once
+@pytest.mark.filterwarnings("ignore::cudakit.UnseenFault")  # the mistake occurs more than once and is reported once
 @pytest.mark.parametrize(
     ("name", "why"),
     [
