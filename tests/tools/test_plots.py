@@ -314,8 +314,8 @@ def same_picture(one, other):
     pixels, others = (numpy.asarray(Image.open(path).convert("L"), float) for path in (one, other))
     if abs(pixels.shape[0] - others.shape[0]) > 20 or pixels.shape[1] != others.shape[1]:
         return False
-    rows = min(len(pixels), len(others))
-    return numpy.mean(abs(pixels[:rows] - others[:rows]) > 60) < 0.05
+    height = min(len(pixels), len(others))
+    return numpy.mean(abs(pixels[:height] - others[:height]) > 60) < 0.05
 
 
 def test_of_many_variants_those_that_improve_are_shown_and_the_rest_counted(drawn):
