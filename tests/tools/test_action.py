@@ -1,4 +1,4 @@
-"""`action.yml`: its shell steps, as they are in the file, run on a repository of somebody's own."""
+"""`action.yml`: its shell steps, read from the file and run in a user's repository."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def repository(tmp_path):
 
 
 def filled(text, values):
-    """A text of the file with the values of its expressions: of `a || b` the first that is not empty."""
+    """Return a text of the file with its expressions evaluated; `a || b` is the first that is not empty."""
 
     def value(match):
         return next((values[name] for name in match[1].split(" || ") if values[name]), "")
@@ -58,7 +58,7 @@ def filled(text, values):
 
 
 def run_steps(action, folder, **inputs):
-    """Runs the shell steps until one fails. Returns the last one's status, its output, and the outputs of all."""
+    """Run the shell steps until one fails. Return the last one's status, its output, and the outputs of all."""
     given = {f"inputs.{name}": one.get("default", "") for name, one in action["inputs"].items()}
     given |= {f"inputs.{name.replace('_', '-')}": text for name, text in inputs.items()}
     values = {**given, "github.action_path": str(ROOT)}
@@ -69,7 +69,7 @@ def run_steps(action, folder, **inputs):
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(ROOT),
         "GITHUB_OUTPUT": str(outputs),
-        # the environment of the tests has everything already, and stays as it is
+        # the tests' environment is complete and must not change
         "PIP_DRY_RUN": "1",
         "PIP_NO_INDEX": "1",
     }
@@ -77,7 +77,7 @@ def run_steps(action, folder, **inputs):
         if "run" not in step:
             continue
         assert step["shell"] == "bash"
-        assert "${{" not in step["run"], "an input within the script would be run as a part of it"
+        assert "${{" not in step["run"], "an input pasted into the script would be executed"
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
             cwd=folder / filled(step.get("working-directory", ""), values),
@@ -96,13 +96,13 @@ def installed():
     try:
         importlib.metadata.version("cudakit")
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip("cudakit is not installed here, only its source tree")
+        pytest.skip("cudakit is not installed")
 
 
 def test_a_race_fails_the_action_and_is_in_the_sarif_at_its_line(action, repository, installed):
     (repository / "kernels" / "right.cu").write_text(RIGHT)
     (repository / "right.py").write_text(SCRIPT.replace("my turn", "right"))
-    (repository / "try.py").write_text(f"import sys; sys.stdin.read(); {SCRIPT}")  # no line of the next target
+    (repository / "try.py").write_text(f"import sys; sys.stdin.read(); {SCRIPT}")  # takes no line of the next target
     targets = f"\n{TARGET}\n  \nkernels/right.cu --run right.py\n"
     status, said, written = run_steps(action, repository, cudakit="cudakit", targets=targets, arguments="--arch sm_90a")
     assert status == 1, said

@@ -1,4 +1,4 @@
-"""`cudakit bench --against OLD.json`: what counts as a regression, and what is refused."""
+"""`cudakit bench --against OLD.json`: regressions, and rejected reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cudakit.measure import regression
 
 
 def report(kind="gpu", **medians):
-    """A report with one row per variant, each with a spread of 1 % around its median."""
+    """Return a report with one row per variant; the spread is 1 % around the median."""
     rows = [
         {
             "family": "softmax", "variant": name.replace("peer_", "peer:"), "rung": 1, "shape": [8, 16],
@@ -42,7 +42,7 @@ def test_rows_beyond_noise_are_named_slower_and_faster():
     assert changes(old, new) == {("vec4", "slower"), ("registers", "faster")}
     assert regression.compare(old, new).regressed
     assert not regression.compare(new, new).changes
-    assert not regression.compare(report(vec4=2.0), report(vec4=1.0)).regressed, "faster is no regression"
+    assert not regression.compare(report(vec4=2.0), report(vec4=1.0)).regressed, "faster is not a regression"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_hosts_cost_of_a_call_is_compared_too():
 
 
 def test_a_call_may_get_slower_by_as_much_as_a_peers_did():
-    """The peer's code is the same: the host was busier."""
+    """The peer's code has not changed, so the host was busier."""
     old, new = report(vec4=1.0, span=1.0, peer_torch=1.0), report(vec4=1.0, span=1.0, peer_torch=1.0)
     for one, costs in ((old, (5.0, 5.0, 6.0)), (new, (6.8, 9.0, 8.4))):
         for row, cost in zip(one["rows"], costs, strict=True):
@@ -116,7 +116,7 @@ BENCH = ["bench", "vector_add", "--device", "sim", "--shapes", "64", "--variants
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """What a bench on the simulated device wrote."""
+    """The report of a bench on the simulated device."""
     path = tmp_path_factory.mktemp("against") / "new.json"
     assert command_line.main([*BENCH, "--quiet", "--json", str(path)]) == cli.EXIT_OK
     return json.loads(path.read_text())
@@ -124,7 +124,7 @@ def measured(tmp_path_factory):
 
 @pytest.fixture
 def again(measured, tmp_path, capsys):
-    """Alters the report, measures its rows again, and returns the exit status and all that was said."""
+    """Change the report, measure its rows again, and return the exit status and the output."""
 
     def run(alter=lambda report: None, *flags):
         old, path = copy.deepcopy(measured), tmp_path / "old.json"
@@ -248,7 +248,7 @@ def test_what_is_no_report_is_refused(tmp_path, capsys, text):
     + [{"counters": "none"}, {"counters": [1]}, {"time_ms": 1.0}, {"time_ms": {"median": float("nan")}}],
 )
 def test_figures_that_are_no_numbers_are_refused(tmp_path, figures):
-    """They would be equal to anything."""
+    """NaN and similar values would compare as unchanged."""
     old = report("sim", vec4=1.0)
     old["rows"][0] |= figures
     (tmp_path / "old.json").write_text(json.dumps(old))
@@ -274,7 +274,8 @@ def test_bench_needs_a_family_or_a_report(capsys):
     ("name", "figure"), [("launch_overhead", "host_us"), ("calls", "call_us"), ("calls", "loop_us")]
 )
 def test_the_costs_of_launches_and_calls_are_compared(name, figure):
-    """The committed reports of examples/launch_overhead.py and call_overhead.py, the old one with one cost halved."""
+    """The committed reports of examples/launch_overhead.py and call_overhead.py; one cost of the old report is
+    halved."""
     new = json.loads((ROOT / "profiles" / "h200" / f"{name}.json").read_text(encoding="utf-8"))
     old = copy.deepcopy(new)
     row = next(row for row in old["rows"] if row.get(figure) and not row["variant"].startswith("peer:"))

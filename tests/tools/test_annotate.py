@@ -1,4 +1,4 @@
-"""`cudakit check --run` and `--annotate`: what a user's own file does, counted beside each line of its source."""
+"""`cudakit check --run` and `--annotate`: counters of a user's kernels, per source line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ print("the script's own words")
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A folder to work in, with a kernel file that no op declares and a script that launches its kernels."""
+    """A working directory with a kernel file without a family, and a script that launches its kernels."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "twice.cuh").write_text(HEADER)
     (tmp_path / "mine.cu").write_text(SOURCE)
@@ -68,7 +68,7 @@ def check(capsys, *arguments):
 
 
 class Page(HTMLParser):
-    """The page's rows by anchor, its links and ids; fails where tags are not closed in order."""
+    """The page's rows by anchor, its links and ids. Raises an error if tags are not nested."""
 
     def __init__(self, text):
         super().__init__()
@@ -105,7 +105,7 @@ class Page(HTMLParser):
 
 
 def row(page, kernel, line, file=0):
-    """Column name to text of a source line's row, and the columns that stand out."""
+    """Return the texts of a source line's row by column name, and the highlighted columns."""
     return page.rows[f"k{kernel}f{file}l{line}"]
 
 
@@ -138,10 +138,10 @@ def test_the_page_shows_each_trouble_on_its_line(capsys, mine):
     assert guarded["lanes"] == "16.0"
     assert "lanes" in bad
     assert row(page, 0, 1)[0]["source"] == "// <not a tag> & more"
-    assert "bank conflict" not in load, "a column in which no line has anything is left out"
+    assert "bank conflict" not in load, "a column without values is left out"
 
     first = text.index("Look here first")
-    assert first < text.index("registers per thread"), "what to look at stands above all else"
+    assert first < text.index("registers per thread"), "the worst lines come first"
     line, note = (text.index(said, first) for said in ('class="told"', '<tr class="note">'))
     assert line < note < text.index("</tr>", note)
     assert text[note : note + 400].count("<b>uncoalesced load</b>: One load of a warp touches 32 sectors") == 1
@@ -202,7 +202,7 @@ def test_annotate_of_a_declared_kernel_needs_no_script(capsys, tmp_path):
     assert "32.0 / 4.0" in text
 
 
-# ---- which kernels were checked ----
+# ---- checked kernels ----
 
 SEVERAL = """\
 namespace maths {
@@ -250,7 +250,7 @@ def test_each_kernel_of_the_file_has_its_launches(capsys, mine):
     ("script", "arguments", "why"),
     [
         ("import cudakit\ncudakit.Device().zeros(3)", [], "no kernel of mine.cu was launched"),
-        # a kernel of another file, with code of this one in it
+        # a kernel of another file that includes code of this file
         (
             "import cudakit\ndevice = cudakit.Device()\nkernel = device.compile('other.cu')['other']\n"
             "kernel.launch(device.default_stream, grid=1, block=1, args=(device.zeros(1),))",
@@ -344,7 +344,7 @@ def test_work_that_fails_unseen_fails_the_check(capsys, mine):
     late = SCRIPT.replace("device.zeros(1024)", "device.zeros(100)").split("for _")[0]
     (mine / "try.py").write_text(late)
     status, out, _ = check(capsys, "--run", "try.py")
-    assert status == cli.EXIT_FALSE, "nothing in the script waits"
+    assert status == cli.EXIT_FALSE, "the script does not wait"
     assert "out-of-bounds access: global load of 4 bytes" in out
     (mine / "try.py").write_text(late + "device.close()\n")
     status, out, _ = check(capsys, "--run", "try.py")
@@ -380,7 +380,7 @@ def test_a_script_that_fails_fails_the_check(capsys, mine, end, said):
     status, out, _ = check(capsys, "--run", "try.py")
     assert status == cli.EXIT_FALSE
     assert said in out
-    assert "--device sim" not in out, "it ran there"
+    assert "--device sim" not in out, "it ran there already"
 
 
 def test_a_script_that_closes_stdout_is_refused(mine, monkeypatch):
@@ -451,7 +451,7 @@ def test_the_committed_pages_say_what_the_command_says_now(capsys, tmp_path, nam
         assert f'<td class="code">{escape(line)}</td>' in kept.read_text(), f"run: {command}"
 
 
-# ---- what to look at first ----
+# ---- the worst lines ----
 
 
 def counters_of(**lines):
@@ -510,7 +510,8 @@ def test_low_occupancy_is_named_without_a_line():
 
 
 def test_lanes_that_are_switched_off_are_no_bank_conflict(tmp_path, monkeypatch):
-    """8 lanes of 16 bytes need one pass by their bytes and two by their places; no two of them meet in a bank."""
+    """8 lanes of 16 bytes need one pass by their number of bytes and two by their addresses, but no bank conflict
+    occurs."""
     monkeypatch.chdir(tmp_path)
     lines = [
         "__global__ void some(float4* y) {",

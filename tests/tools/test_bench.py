@@ -1,4 +1,4 @@
-"""The harness itself: what it must reject, what it computes, what it writes down."""
+"""The benchmark harness: results that it must reject, its arithmetic, and its reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FakeEvent:
 
 
 class FakeStream:
-    """A stream with a clock in milliseconds that launches move on, as a GPU's would."""
+    """A stream with a clock in milliseconds that launches advance, as on a GPU."""
 
     def __init__(self):
         self.now = 0.0
@@ -91,14 +91,14 @@ def test_short_launches_are_timed_in_batches_behind_a_held_stream():
     assert 3 <= spread.n <= 100
     assert len(gpu.held) == spread.n + 1
     assert all(nanoseconds > 0 for nanoseconds in gpu.held)
-    assert ran[:8] == [0, 1, 2, 3, 4, 5, 6, 0], "launches take turns over the copies"
+    assert ran[:8] == [0, 1, 2, 3, 4, 5, 6, 0], "launches rotate over the copies"
 
 
 def test_a_batch_of_two_is_held_too():
     spread, gpu, ran = timed(0.6)
     assert spread.median == pytest.approx(0.6)
     assert len(gpu.held) == spread.n + 1
-    assert len(ran) == 2 + 2 * (spread.n + 2), "one to warm up, one estimated, and batches of two"
+    assert len(ran) == 2 + 2 * (spread.n + 2), "one warm-up, one estimate, and batches of two"
 
 
 def test_a_batch_stays_under_the_queue():
@@ -130,9 +130,9 @@ def test_spread():
         (50 << 20, None, 3),  # exactly three times a 50 MiB L2
         ((50 << 20) + 1, None, 3),
         (1 << 30, None, 1),
-        (4, None, 256),  # bounded
-        (1 << 20, 10 << 20, 10),  # what memory holds
-        (1 << 20, 0, 1),  # never none
+        (4, None, 256),  # limited
+        (1 << 20, 10 << 20, 10),  # limited by free memory
+        (1 << 20, 0, 1),  # at least one
         (0, None, 256),
     ],
 )
@@ -207,7 +207,8 @@ def test_a_bad_row_cannot_hide_behind_the_scale_of_another():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_long_rows_of_16_bit_numbers_are_judged_by_their_own_rounding(dtype):
-    """Their sums are kept in float32: 2^-8 times the root of the length would let anything pass."""
+    """Sums are accumulated in float32: a tolerance of 2^-8 times the square root of the length would pass wrong
+    results."""
     exact = reference(2, 8192)
     plain = exact.astype(memory.as_dtype(dtype))
     assert compare(plain, exact, plain).ok
@@ -236,7 +237,7 @@ def test_shapes_must_agree_and_empty_is_right():
     assert compare(exact[:0], exact[:0], exact[:0]).ok
 
 
-# ---- the harness on a device: kernels it must reject ----
+# ---- kernels that the harness must reject ----
 
 WRONG = """
 // each takes what vector add takes, and does one thing wrong
@@ -270,13 +271,13 @@ __global__ void far_outside(const float* a, const float* b, float* c, long long 
 
 @pytest.fixture(autouse=True)
 def short_large_copies(monkeypatch):
-    """The copy that no size limits is of 4 GB, and no test here looks at its rate."""
+    """The large copy moves 4 GB, and no test here reads its bandwidth."""
     monkeypatch.setattr(ceilings, "LARGE_COPY", 1 << 16)
 
 
 @pytest.fixture
 def family(tmp_path):
-    """Vector add with the first variant right and each of the others wrong."""
+    """Return vector add with a correct first variant; the named variants are wrong."""
     add = ops.families()["vector_add"]
     path = tmp_path / "wrong.cu"
     path.write_text(WRONG)
@@ -324,7 +325,7 @@ def test_a_write_beside_the_output_is_a_false_row(device, family, name, simulate
     if device.kind == "gpu":
         assert f"wrote 4 bytes outside its output, {real}" in wrong.verdict.why
         return
-    bench.device.close()  # the one that replaced the lost one
+    bench.device.close()  # the device that replaced the lost one
     assert simulated in wrong.verdict.why
     assert "wrong.cu:" in wrong.verdict.why
 
@@ -355,7 +356,7 @@ def test_a_device_that_is_lost_at_any_call_costs_one_row(sim, family, after):
 
 
 def test_after_a_gpu_is_lost_the_rows_that_are_left_are_not_run(sim, family, monkeypatch):
-    monkeypatch.setattr(type(sim), "kind", "gpu")  # one that is not opened again
+    monkeypatch.setattr(type(sim), "kind", "gpu")  # a GPU is not reopened
     bench = Bench(sim, once=True)
     report = bench.run(family("far_outside"), [(1000,), (2000,)])
     report.merge(bench.run(ops.families()["softmax"], [(4, 8)], Selection(["tree_reduce"])))
@@ -415,7 +416,7 @@ def test_an_error_of_the_source_is_shown_once_for_all_of_its_variants(device, tm
 
 
 class CannedTimer:
-    """Runs each launch once and gives it one millisecond: the harness's arithmetic can be read off."""
+    """Run each launch once and report one millisecond for it, so that figures are known."""
 
     def __init__(self, device, stream):
         self.stream = stream
@@ -450,7 +451,7 @@ def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypat
     assert right.times.end_to_end > 0
     assert cpu.times.device.median > 0
     assert cpu.rates.of_ceiling is None
-    assert wrong.times.device is None, "what is wrong is not timed"
+    assert wrong.times.device is None, "a wrong variant is not timed"
     assert right.launch["block"] == 1024
     assert 0 < right.launch["occupancy"] <= 1
 
@@ -474,7 +475,7 @@ def test_every_copy_that_is_rotated_over_holds_the_problem(device, monkeypatch, 
 
 
 def test_a_bench_times_launches_on_every_copy(sim, family, monkeypatch):
-    """Launches on one set of arrays would find it in the L2."""
+    """With one set of arrays, the L2 would hold the data."""
     counts = []
 
     class CountingTimer(CannedTimer):
@@ -490,7 +491,7 @@ def test_a_bench_times_launches_on_every_copy(sim, family, monkeypatch):
 
 
 def test_the_time_end_to_end_is_of_both_copies(sim, monkeypatch):
-    """Without them it would be the kernel's time: the host's arrays must get there, and the result back."""
+    """End to end includes both copies: the inputs to the device, and the result back."""
     add, pinned = ops.families()["vector_add"], []
     make = sim.pinned
     monkeypatch.setattr(sim, "pinned", lambda *args: pinned.append(make(*args)) or pinned[-1])
@@ -506,7 +507,7 @@ def test_the_time_end_to_end_is_of_both_copies(sim, monkeypatch):
         def launch():
             copied.append([array.numpy(stream) for array in case.inputs])
             case.launch(add.variants[0])
-            for array in case.inputs:  # so that the next round has to copy them again
+            for array in case.inputs:  # the next round has to copy them again
                 array.fill(np.nan, stream)
 
         monkeypatch.setattr(bench_case, "wall_clock", lambda work, **_: rounds.append(work()) or Spread(2.0, 1, 3, 5))
@@ -538,7 +539,7 @@ def test_a_skipped_variant_says_why(device):
     never = dataclasses.replace(add.variants[0], name="never", launch=lambda problem: "it never does")
     report = Bench(device, once=True).run(dataclasses.replace(add, variants=(never,)), [(8,)])
     assert (report.rows[0].ok, report.rows[0].verdict.skipped) == (None, "it never does")
-    assert report.ok, "skipped is not false"
+    assert report.ok, "a skipped row has not failed"
 
 
 def test_an_empty_problem_is_right_and_not_timed(device):
@@ -588,7 +589,7 @@ def test_cupy_does_the_same_work(gpu, family):
 
 
 class FakePeer:
-    """Stands for another package's add: right, wrong, refusing or failing, as its name says."""
+    """Another package's add. Its name says whether it is correct, wrong, unsupported or failing."""
 
     idea = "a stand-in"
 
@@ -628,7 +629,7 @@ def test_peers_are_checked_and_timed_as_we_are(device, family, monkeypatch):
 
 
 def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
-    """The tolerance's yardstick is as slow as it needs to be, and is made once for all rungs of one arithmetic."""
+    """The computation of the tolerance may be slow; it runs once for all variants with the same arithmetic."""
     family = ops.families()["softmax"]
     timed = []
     watched = dataclasses.replace(
@@ -638,13 +639,13 @@ def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
     )
     report = Bench(sim).run(watched, [(8, 100)], Selection(["tree_reduce"]))
     assert timed.count("rounding") == 1, "once, for the tolerance"
-    assert timed.count("baseline") >= 2, "once to be checked, and to be timed"
+    assert timed.count("baseline") >= 2, "once for the check, and for the times"
     assert report.rows[0].subject.variant == "cpu"
     assert report.rows[0].ok
 
 
 def rows_of_each_kind():
-    """A timed row, a counted one, a skipped one, a wrong one, a pipeline on a GPU and one without a clock."""
+    """Return rows of each kind: timed, counted, skipped, wrong, a pipeline on a GPU, and one without times."""
     timed = Row(Subject("softmax", "vec4", 7, (64, 128), "float32", "log", "reads 16 bytes"))
     timed.judge(Comparison(ok=True, max_abs_error=1e-7, max_rel_error=2e-6, worst_at=(3, 5)))
     timed.timed(Spread(0.5, 0.25, 0.75, 9), traffic=65536)

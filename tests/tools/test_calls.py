@@ -1,4 +1,4 @@
-"""The host's cost of a user's call: which call a row stands for, how it is measured, where it is shown."""
+"""The host's cost of a user's call: the call that each row times, its measurement, and its display."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
 
 
 def test_what_no_call_runs_has_none(sim):
-    """A variant that is not in the ladder, and plain float32 softmax, which another family's kernels do."""
+    """A variant outside the ladder, and plain float32 softmax, which another family runs."""
     add, modes = FAMILIES["vector_add"], FAMILIES["softmax_modes"]
     x, y = sim.zeros((4, 8)), sim.zeros((4, 8))
     own = dataclasses.replace(add.variants[0], name="own")
@@ -83,7 +83,7 @@ def test_a_burst_counts_neither_its_lead_nor_its_context(monkeypatch):
 
 
 class Peer:
-    """A peer whose call does as its name says."""
+    """A peer whose call behaves as its name says."""
 
     idea, rung, arrays = "made up", None, "cupy"
 
@@ -103,7 +103,7 @@ class Peer:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_torchs_calls_do_the_familys_work(name):
-    """On tensors of the CPU, in each mode; twice, as a bench makes them many times."""
+    """On CPU tensors, in each mode; twice, because a bench repeats calls."""
     torch = pytest.importorskip("torch")
     from cudakit.measure.peers import with_torch
 
@@ -113,7 +113,7 @@ def test_torchs_calls_do_the_familys_work(name):
         taken = family.read_shape(family.shapes["sim"][0])
         host = family.inputs_for(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)
         shape, result = family.outputs_like(host, **options)[0]
-        if "bfloat16" in (host[0].dtype.name, result.name):  # numpy exchanges none with torch
+        if "bfloat16" in (host[0].dtype.name, result.name):  # numpy and torch cannot exchange bfloat16
             continue
         for peer in with_torch.peers(family, 0, options):
             if peer.refusal(taken, dtype) is not None:
@@ -167,7 +167,7 @@ def test_a_peer_without_a_call_shows_a_dash(case, monkeypatch):
     rows = [row for _, row in (*ours, *theirs, *wrong)]
     report = BenchReport({"name": "a GPU", "kind": "gpu", "arch": "sm_90a"}, rows=rows).as_dict()
     assert [row["call_us"] is None for row in report["rows"]] == [False, True, True, False, True]
-    assert [row.ok for row in rows] == [True, True, True, True, False], "a broken call of a peer is no false row"
+    assert [row.ok for row in rows] == [True, True, True, True, False], "a peer whose call fails stays correct"
     headings, lines = tables.cells(report, report["rows"])
     texts = [line[headings.index("call, us")] for line in lines]
     assert texts[1] == texts[2] == texts[4] == "-"
@@ -189,11 +189,12 @@ def test_the_simulated_device_has_no_cost_of_a_call(sim):
     report = Bench(sim).run(FAMILIES["softmax"], [(4, 32)], Selection(["registers"])).as_dict()
     assert [row["call_us"] for row in report["rows"]] == [None, None]
     assert "call, us" not in tables.markdown(report)
-    assert not Bench(sim, timer=lambda device, stream: None).times_calls, "whatever clock it is given"
+    assert not Bench(sim, timer=lambda device, stream: None).times_calls, "with any clock"
 
 
 def gpu_report(**calls):
-    """A softmax of a committed form on a GPU; calls: the microseconds of a variant's call, or None for no such key."""
+    """Return a softmax report in the committed format, on a GPU. calls: the microseconds of each variant's call; None:
+    no such key."""
     rows = []
     for number, (name, cost) in enumerate(calls.items()):
         row = {
@@ -211,7 +212,7 @@ def gpu_report(**calls):
 
 
 def table_of(text):
-    """The first table of a markdown text, a dict per line."""
+    """Return the first table of a Markdown text, as one dict per row."""
     cut = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     return [dict(zip(cut[0], line, strict=True)) for line in cut[2:]]
 
@@ -222,8 +223,8 @@ def test_the_tables_show_the_call_beside_the_peers(write):
     first, *rest = table_of(write(measured))
     assert first["call, us"] == "6.25"
     assert "5.5" in (first.get("torch's call"), *(line["call, us"] for line in rest))
-    assert all("call, us" not in line for line in table_of(write(old))), "no column without a figure"
-    assert "torch's call" not in tables.summary(gpu_report(registers=6.25)), "no column of a peer that did not run"
+    assert all("call, us" not in line for line in table_of(write(old))), "columns without figures are left out"
+    assert "torch's call" not in tables.summary(gpu_report(registers=6.25)), "a peer that did not run has no column"
 
 
 def test_the_marks_of_calls_show_ours_beside_torchs():

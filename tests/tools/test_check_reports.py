@@ -1,4 +1,4 @@
-"""`cudakit check --json`, `--sarif` and `--junit`: everything that was found, as data that other programs read."""
+"""`cudakit check --json`, `--sarif` and `--junit`: all findings as data for other programs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def check(folder, monkeypatch, capsys):
-    """Runs `cudakit check` on the kernels with a script of this end. Returns the status and the written files, each
-    valid by its schema."""
+    """Run `cudakit check` on the kernels with a script that ends in the given lines. Return the status and the written
+    files, after checking each with its schema."""
     monkeypatch.chdir(folder)
 
     def run(end, *arguments, start=START):
@@ -112,7 +112,7 @@ def test_a_race_is_at_its_line_in_every_file(check, folder):
         ("sub/mine.cu", line_of("tile[threadIdx.x] =")),
         ("try.py", line_of("# the launch", "try.py")),
     ]
-    assert "[the launch](2)" in result["message"]["text"], "GitHub shows related places by links in the message"
+    assert "[the launch](2)" in result["message"]["text"], "GitHub shows related locations as links in the message"
     assert run["automationDetails"]["id"] == "cudakit/sub/mine.cu/try.py/"
 
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
@@ -445,10 +445,10 @@ def test_the_last_store_to_some_bytes_is_found(checks):
         return [(one.name, one.line, one.block[0], one.thread[0], one.launched.line) for one in found]
 
     line = last.__code__.co_firstlineno + 3
-    assert last(26, ("vectors", 1, 64, 5)) == [("vectors", 2, 0, 6, line)], "a part of a vector, by lanes that branched"
+    assert last(26, ("vectors", 1, 64, 5)) == [("vectors", 2, 0, 6, line)], "part of a vector, in a divergent branch"
     assert last(9, ("vectors", 1, 64, 0), ("same", 3, 40)) == [("same", 4, 2, 39, line)], "the last lane wins"
     assert last(9, ("same", 3, 1), ("vectors", 1, 64, 0)) == [("vectors", 2, 0, 2, line)], "the last launch"
-    assert last(26, ("same", 3, 32), ("vectors", 1, 32, 7)) == [], "only others were stored to"
+    assert last(26, ("same", 3, 32), ("vectors", 1, 32, 7)) == [], "this element was never written"
     device.close()
 
 
@@ -458,7 +458,7 @@ def test_every_kind_of_planted_bug_has_advice_of_its_own():
     assert [kind for kind in kinds if rules.rule(kind).advice == rules.rule("anything else").advice] == []
 
 
-# The values are those of GitHub's upload action for these texts.
+# The values that GitHub's upload action computes for these texts.
 @pytest.mark.parametrize(
     ("text", "hashes"),
     [

@@ -1,4 +1,4 @@
-"""`cudakit clangd`: clangd reads the tree's kernels, and a user's, as NVRTC does. clangd itself is the judge."""
+"""`cudakit clangd`: clangd accepts and rejects the same sources as NVRTC. The tests run clangd itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clangd_program():
 
 
 def errors_of(path):
-    """The errors that clangd reports in a file, as (line, text)."""
+    """Return the errors that clangd reports in a file, as (line, text)."""
     command = [clangd_program(), f"--check={path.name}", "--check-locations=0"]
     done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=300)
     assert "All checks completed" in done.stderr, done.stderr
@@ -39,13 +39,13 @@ def errors_of(path):
 
 
 def set_up(folder, *flags):
-    """Run the command for a folder. Returns its exit status."""
+    """Run the command for a folder. Return its exit status."""
     return command_line.main(["clangd", str(folder), *flags])
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of the tree's kernels and headers, which clangd is set up for."""
+    """A copy of the project's kernels and headers, set up for clangd."""
     folder = tmp_path_factory.mktemp("tree")
     for part in PARTS:
         for path in (ROOT / part).rglob("*.cu*"):
@@ -132,7 +132,8 @@ def test_a_users_file_is_read_with_its_headers_architecture_and_macros(tmp_path)
 
 
 def test_headers_may_come_late(tmp_path):
-    """clangd passes over the functions of headers that come before everything else; it reads those of later ones."""
+    """clangd skips function bodies in headers that are included before all other code, and reads those of later
+    headers."""
     assert set_up(tmp_path) == 0
     path = tmp_path / "late.cu"
     path.write_text(
@@ -142,7 +143,7 @@ def test_headers_may_come_late(tmp_path):
     assert not errors_of(path)
 
 
-# Lines that NVRTC refuses, and a word of clangd's error.
+# Lines that NVRTC rejects, and a word of clangd's error.
 WRONG = {
     "y[0] = &n;": "incompatible type",
     "y[0] = threadIdx.w;": "no member",
@@ -159,7 +160,7 @@ BODY = 'extern "C" __global__ void scale(float* y, int n) {\n    if (threadIdx.x
 
 
 def test_what_nvrtc_refuses_is_an_error_and_nothing_else_is(tmp_path):
-    # A user's flags for host code are not for kernels.
+    # Flags for host code must not apply to kernels.
     (tmp_path / "compile_flags.txt").write_text("-Dint=host_t\n")
     assert set_up(tmp_path) == 0
     path = tmp_path / "scale.cu"

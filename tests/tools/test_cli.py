@@ -1,4 +1,4 @@
-"""The command line: what each command prints and its exit status, and what all of them share."""
+"""The command line: the output and exit status of each command, and options that all share."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_check_fails_where_it_does_not_compile(capsys, tmp_path):
     assert "FAILED" in out
 
 
-# c = a + b, handed round through shared memory
+# c = a + b, copied to other threads through shared memory
 PLANTED = """
 __global__ void planted(const float* a, const float* b, float* c, long long n) {
     __shared__ float sums[256];
@@ -293,7 +293,7 @@ HALF_A_BARRIER = """if (threadIdx.x % 2) __syncthreads();
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """Writes PLANTED with some text for its barrier, and lets vector_add declare it; gives the path."""
+    """Write PLANTED with a text for its barrier, and let vector_add declare it. Return the path."""
 
     def write(barrier):
         path = tmp_path / "planted.cu"
@@ -355,7 +355,7 @@ def test_check_as_json_carries_the_report(capsys, planted):
     assert "FAILED" in err
 
 
-# wrong in one element of every problem of two or more
+# wrong in one element of each problem with two or more
 SECOND = """
 __global__ void planted(const float* a, const float* b, float* c, long long n);
 __global__ void planted(const float* a, const float* b, float* c, long long n) {
@@ -392,7 +392,7 @@ def test_a_wrong_result_has_the_line_of_the_last_store_to_it(capsys, planted, la
 
 @pytest.fixture
 def ticks(monkeypatch):
-    """The clock of fuzzing, which moves on by a tenth of a second each time it is read."""
+    """A clock for fuzzing that advances by a tenth of a second each time it is read."""
     reads = []
 
     def monotonic():
@@ -416,7 +416,7 @@ def test_fuzzing_that_ends_in_time_still_shows_the_failure(wrong_family, ticks):
     found = fuzzing.run("sim", wrong_family("wrong_from_100_on"), [], 200, seed=1, seconds=1.0)
     assert not found.ok
     assert "is 12345.0" in found.failure
-    # A second for finding it, and another one for making it small.
+    # One second to find the problem, and one to make it smaller.
     assert 1.2 < ticks[-1] < 2.5
 
 
@@ -428,7 +428,7 @@ def test_fuzz_counts_its_problems(capsys):
 
 @pytest.fixture
 def wrong_family(tmp_path):
-    """Vector add with one variant, which is wrong in the way its name says."""
+    """Return vector add with one variant, which is wrong as its name says."""
     path = tmp_path / "wrong.cu"
     path.write_text(WRONG)
     add = ops.families()["vector_add"]
@@ -559,7 +559,7 @@ def test_bench_refuses_what_there_is_not(capsys):
     ],
 )
 def test_what_cannot_be_written_is_refused_before_anything_is_measured(capsys, monkeypatch, tmp_path, flag, name, why):
-    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("it began to measure"))
+    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("measuring began"))
     status, _, err = run(capsys, "bench", "softmax", "--device", "sim", flag, str(tmp_path / name))
     assert status == cli.EXIT_REFUSED
     assert re.search(f"^error: {flag} .*{why}", err)
@@ -597,7 +597,7 @@ def test_it_says_its_version(capsys):
     ],
 )
 def test_a_name_that_is_nearly_right_is_suggested(capsys, monkeypatch, arguments, meant):
-    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("it began to measure"))
+    monkeypatch.setattr(cli, "open_device", lambda spec: pytest.fail("measuring began"))
     status, _, err = run(capsys, *arguments)
     assert status == cli.EXIT_REFUSED
     assert err.endswith(f"Did you mean '{meant}'?\n")
@@ -737,7 +737,7 @@ def test_marks_are_filled_from_json_and_checked(capsys, tmp_path, monkeypatch):
     page = Path("README.md")
     page.write_text("before\n<!-- summary softmax.json -->\nold\n<!-- end -->\nafter\n")
     assert run(capsys, "fill", "README.md", "--check")[0] == cli.EXIT_FALSE
-    assert "old" in page.read_text(), "--check writes nothing"
+    assert "old" in page.read_text(), "--check must not write"
     assert run(capsys, "fill", "README.md")[0] == cli.EXIT_OK
     text = page.read_text()
     assert text.startswith("before\n<!-- summary softmax.json -->\n| shape |")
@@ -771,7 +771,7 @@ def test_under_a_profiler_nothing_is_printed_unless_the_table_is_asked_for(capsy
 
 
 def test_dtypes_and_modes_that_two_families_share_are_run_once_each() -> None:
-    """softmax takes float32 without options, softmax_modes the rest: no combination twice, and none that it lacks."""
+    """softmax takes float32 without options, softmax_modes takes the rest: each supported combination runs once."""
     asked = argparse.Namespace(variants=None, dtypes=["float32", "float16"], modes=["", "log"])
     chosen = ladder.selected(ops.families()["softmax"], asked)
     runs = [

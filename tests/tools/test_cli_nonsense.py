@@ -1,4 +1,5 @@
-"""500 command lines with nonsense in them: a sentence on stderr and exit status 2 (or 1), never a traceback or 0."""
+"""500 command lines with invalid values: each prints a sentence on stderr and exits with 2 (or 1), never with a
+traceback or 0."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from paths import ROOT
 
 from cudakit import __main__ as command_line
 
-# Texts that no option takes as a number, shape, device, architecture, name or file.
+# Texts that no option accepts as a number, shape, device, architecture, name or file.
 NUMBERS = ["", "x", "1.5", "nan", "-1", "0", "1e9", "9" * 5000, "0x10", "\u0663x"]
 SECONDS = ["", "x", "nan", "0", "-1", "-inf"]
 SHAPES = [
@@ -29,7 +30,7 @@ PICTURES = ["", "absent/out.png", ".", "out.xyz", "-", "x" * 300 + ".png", "page
 FILES = ["", "absent", ".", "/dev/null/x", "x" * 300, "latin1", "bytes", "\udcff"]
 REPORTS = [*FILES, "empty", "deep.json", "list.json", "page.md", *(f"wrong{number}.json" for number in range(12))]
 
-# Per command: the arguments of a call that works, and the nonsense that each option is given.
+# Per command: valid arguments, and invalid values for each option.
 COMMANDS = {
     ("info",): {"--json": OUTPUTS},
     ("compile", "good.cu"): {
@@ -75,7 +76,7 @@ ROW = {"family": "vector_add", "variant": "vector_add", "rung": 1, "shape": [8],
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with good files and bad ones, in which the calls are made."""
+    """A working directory with valid and invalid files."""
     made = tmp_path_factory.mktemp("nonsense")
     (made / "good.cu").write_text("__global__ void good(float* y) { y[threadIdx.x] = 1; }\n")
     (made / "latin1").write_bytes("__global__ void f(float* y) {} // \u00e9\n".encode("latin-1"))
@@ -105,7 +106,7 @@ def folder(tmp_path_factory):
 
 
 def calls(count, seed=16):
-    """Command lines, each with one to three pieces of nonsense."""
+    """Draw a command line with one to three invalid values."""
     draw = random.Random(seed)
     for _ in range(count):
         base, options = draw.choice(list(COMMANDS.items()))
@@ -126,7 +127,7 @@ def calls(count, seed=16):
 def outcome(arguments, capsys):
     try:
         status = command_line.main(arguments)
-    except SystemExit as ended:  # argparse's
+    except SystemExit as ended:  # raised by argparse
         status = ended.code
     captured = capsys.readouterr()
     return status, captured.out, captured.err

@@ -1,7 +1,7 @@
-"""The pages tell the truth: their code runs and prints what they say, their figures are those of profiles/, and the
-built pages have no link that leads nowhere.
+"""The pages are correct: their code runs and prints the outputs shown, their figures are those of profiles/, and the
+built pages have no broken links.
 
-`python tests/pages.py docs/start.md` runs the blocks of one page; tests/pages.py says what a block is.
+`python tests/pages.py docs/start.md` runs the blocks of one page; tests/pages.py defines a block.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def test_every_figure_and_table_is_up_to_date(monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_figure_begins_a_line(page):
-    """There a comment begins a block of HTML, which ends the paragraph."""
+    """At the beginning of a line a comment begins a block of HTML, which ends the paragraph."""
     assert not re.search(r"^ *<!--\s+\w+\.", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_every_page_of_the_figures_file_is_a_page():
-    """Filling a page reports its unused definitions; this finds those of a page that is gone."""
+    """Filling a page reports its unused definitions; this finds definitions of pages that no longer exist."""
     defined = outputs.load_toml(ROOT / "profiles" / "h200" / "figures.toml")
     named = [re.findall(r"<!-- figures profiles/h200/figures.toml (\w+) -->", page.read_text()) for page in PAGES]
     assert sorted(defined) == sorted(name for names in named for name in names)
@@ -105,7 +105,7 @@ def test_an_output_that_is_shown_has_lines_to_compare(page):
 
 @pytest.fixture
 def wrong(tmp_path):
-    """What running a page of this text says is wrong."""
+    """Return a function that runs a page of the given text and returns the problems found."""
 
     def wrong(text):
         page = tmp_path / "page.md"
@@ -225,7 +225,7 @@ PAGE = HEADER + SENTENCE + LADDER + TURNED
 
 
 def filled(page, definitions=DEFINITIONS):
-    """The page and the problems; definitions come from in/figures.toml, figures from in/x.json."""
+    """Return the page and the problems; definitions are in in/figures.toml, figures in in/x.json."""
     files = {"in/figures.toml": definitions, "in/x.json": REPORT, "x.json": REPORT}
     return marks.fill_marks(page, files.__getitem__)
 
@@ -388,7 +388,7 @@ def test_every_environment_variable_of_the_package_is_in_the_reference():
 
 
 class Links(HTMLParser):
-    """What a page links to, what it loads, and the places in it that can be linked to."""
+    """Collects a page's links, the resources it loads, and its anchors."""
 
     def __init__(self, page):
         super().__init__()
@@ -409,7 +409,7 @@ class Links(HTMLParser):
 
 @pytest.mark.long
 def test_the_built_pages(tmp_path):
-    """One build, which takes a while, for all that is looked at in it."""
+    """All checks of the built pages share one build, which is slow."""
     pytest.importorskip("sphinx", reason="the extra `docs` is not installed")
     pytest.importorskip("furo", reason="the extra `docs` is not installed")
     pytest.importorskip("sphinx_copybutton", reason="the extra `docs` is not installed")
@@ -484,7 +484,7 @@ def test_what_is_written_ends_no_cell_and_no_mark(odd, writer):
     files = {"x.json": report, "x.toml": figures}
     new, problems = marks.fill_marks(page, files.__getitem__)
     assert not problems
-    assert marks.fill_marks(new, files.__getitem__) == (new, []), "filled again it is the same"
+    assert marks.fill_marks(new, files.__getitem__) == (new, []), "filling again changes nothing"
     assert new.count("<") == page.count("<")
     assert new.count("-->") == page.count("-->")
     tables = [[line for line in part.splitlines() if line.startswith("|")] for part in new.split("\n\n")]

@@ -1,5 +1,4 @@
-"""The problems that are drawn for a declared family find kernels that are wrong on few of them, and accuse none that is
-right."""
+"""The problems drawn for a declared family find kernels that are wrong in rare cases, without false positives."""
 
 from __future__ import annotations
 
@@ -88,7 +87,8 @@ def source(tmp_path_factory):
 
 
 def verdict(family, source, kernel, launch):
-    """The search of kernel_test with its usual number of examples: the error of what it finds, or None."""
+    """Run the search of kernel_test with its usual number of examples. Return the error of the failure it finds, or
+    None."""
     variant = family.variant(source, entry=kernel, name=kernel)(launch)
     coverage = Coverage()
     with Workbench(Device("sim", fresh=True)) as bench:

@@ -1,4 +1,4 @@
-"""Every example runs as a reader would run it, and keeps the contract: flags, JSON, exit status."""
+"""Every example runs from its own command line, and keeps the contract for flags, JSON and exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = {
     "tflops": (float, type(None)), "of_ceiling": (float, type(None)), "counters": (dict, type(None)),
 }  # fmt: skip
 
-# What makes an example short enough for a test beside its defaults for the simulated device.
+# Arguments that make an example short enough for a test, in addition to its defaults for the simulated device.
 SHORT = {
     "add_1d": ["--n", "3000"],
     "add_2d": ["--shapes", "33x20,16x16"],
@@ -78,13 +78,13 @@ def check_contract(result, kind):
         if kind == "sim":
             assert row["of_ceiling"] is None
             assert row["end_to_end_ms"] is None
-            assert row["call_us"] is None, "the simulator's host time is no launch cost"
+            assert row["call_us"] is None, "host times of the simulator are not launch costs"
             assert row["time_ms"] is None or row["variant"] == "cpu", "a simulated device has no clock"
 
 
 def expect_checked(result):
-    """A run in which every kernel is skipped has shown nothing."""
-    assert any(row["ok"] for row in result["rows"] if row["variant"] != "cpu"), "nothing but the host was checked"
+    """Check that the run did not skip every kernel."""
+    assert any(row["ok"] for row in result["rows"] if row["variant"] != "cpu"), "only the host's row was checked"
 
 
 SLOW = ("gemm", "launch_mistakes", "launch_overhead", "simulator_speed", "call_overhead", "reductions")
@@ -96,7 +96,7 @@ SLOW = ("gemm", "launch_mistakes", "launch_overhead", "simulator_speed", "call_o
 def test_every_example_keeps_the_contract_on_the_simulated_device(path):
     done = run(path.stem, "--device", "sim", "--json", "-", *SHORT.get(path.stem, []))
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    result = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     check_contract(result, "sim")
     assert all(row["ok"] is not False for row in result["rows"])
     expect_checked(result)
@@ -123,7 +123,7 @@ def test_nvtx_matmul_checks_its_product_and_draws_its_ranges(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem != "simulator_speed"], ids=lambda path: path.stem)
 def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
-    # A process of its own: libraries of peers keep what other tests of this process may have reset.
+    # A separate process: libraries of peers keep state that other tests may have reset.
     command = [sys.executable, str(path), "--device", "gpu", "--json", "-", *SHORT.get(path.stem, [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -153,10 +153,10 @@ def test_softmax_compare_tells_its_story_in_counters(tmp_path):
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     rows = {row["variant"]: row for row in json.loads(out.read_text())["rows"] if row["shape"] == [32, 512]}
     counters = {name: row["counters"] for name, row in rows.items() if row["counters"]}
-    # The ladder's point: a thread a row touches a sector for every element, a block a row shares them.
+    # One thread per row reads one sector per element; the threads of a block per row share sectors.
     assert counters["thread_per_row"]["sectors_per_request"] == pytest.approx(32)
     assert counters["tree_reduce"]["sectors_per_request"] == pytest.approx(4)
-    # Three reads and a write, then two and a write, then one and a write.
+    # Three reads and a write, then two and one, then one and one.
     assert counters["tree_reduce"]["bytes_per_element"] == pytest.approx(16)
     assert counters["online_fused"]["bytes_per_element"] == pytest.approx(12)
     assert counters["registers"]["bytes_per_element"] == pytest.approx(8)
@@ -275,7 +275,7 @@ def test_iterate_does_the_same_steps_each_way():
     assert cpu["variant"] == "cpu"
     assert [row["variant"] for row in rows] == ["launches", "prepared", "graph"]
     assert all(row["ok"] and row["host_us"]["median"] > 0 for row in rows)
-    # three graphs of 4 steps, and one of the 2 that are left
+    # three graphs of 4 steps, and one of the remaining 2
     assert {row["counters"]["launches"] for row in rows} == {14}
     assert run("iterate", "--device", "sim", "--steps", "7").returncode == 2
 
@@ -290,7 +290,7 @@ def test_libraries_tells_what_half_sums_and_the_largest_size_cost():
     ]
     assert errors[0] > 2 * errors[1] > 20 * errors[2]
     assert "largest |x| is -100, at 801 from 1" in rows["level 1", "amax"]["idea"]
-    assert "numpy" in rows["sgemm", "cublas"]["idea"]  # which library ran
+    assert "numpy" in rows["sgemm", "cublas"]["idea"]  # the library that ran
 
 
 def test_compilers_tells_what_each_made_and_refuses_a_row_that_fits_no_block():
@@ -312,7 +312,7 @@ def test_compilers_tells_what_each_made_and_refuses_a_row_that_fits_no_block():
 
 
 def test_simulator_speed_checks_counts_and_compares():
-    """A peer that is not there is a row that says so; what there is was checked, and its instructions counted."""
+    """A peer that is not installed has a skipped row; other results are checked and their instructions counted."""
     arguments = ["--cases", "softmax:3x300,matmul:40,vector_add:1000", "--seconds", "0", "--json", "-", "--quiet"]
     done = run("simulator_speed", *arguments, "--peer-python", sys.executable)
     assert done.returncode == 0, done.stderr
@@ -332,7 +332,7 @@ def test_simulator_speed_checks_counts_and_compares():
 
 
 def test_simulator_speed_counts_large_cases_from_small_ones():
-    """What is not counted, since counting takes long, is worked out from blocks that do the same: exactly."""
+    """Counting is slow, so counts of large cases are computed from blocks that do the same work. They are exact."""
     code = """
 import runpy, sys
 names = runpy.run_path(sys.argv[1])
@@ -384,7 +384,7 @@ def test_a_launch_that_was_never_made_is_no_fault(tmp_path, monkeypatch, ends, o
 
 
 def test_cudakit_refuses_each_of_the_nine_mistakes():
-    """Every line of the table's first column, on the simulated device, in one process."""
+    """Each row of the table's first column, on the simulated device, in one process."""
     script = runpy.run_path(str(ROOT / "examples" / "launch_mistakes" / "attempt.py"))
     mistakes = list(script["MISTAKES"])
     assert len(mistakes) == 10

@@ -1,6 +1,7 @@
-"""`cudakit export`: the header and the example build and run, the folder loads without a compiler, what exists is safe.
+"""`cudakit export`: the header and the example build and run, the folder loads without a compiler, and existing files
+are safe.
 
-The example runs against a driver of the tests' own (tests/data/export/libcuda.c), whose device memory is host memory,
+The example runs with a driver of the tests (tests/data/export/libcuda.c), whose device memory is host memory,
 and on a GPU if there is one.
 """
 
@@ -94,9 +95,9 @@ def kinds(project):
 
 
 def built(folder, compiler_name, standard, source, target, *flags):
-    """Compile a program of an export strictly, as its documentation says."""
+    """Compile a program of an export with the documented compiler flags."""
     if shutil.which(compiler_name) is None:
-        pytest.skip(f"there is no {compiler_name}")
+        pytest.skip(f"{compiler_name} is not installed")
     includes = [f"-I{place}" for place in headers.cuda_directories()]
     command = [compiler_name, f"-std={standard}", "-Wall", "-Wextra", "-Werror", *includes, *flags, "-o", str(target)]
     done = subprocess.run([*command, str(source), "-ldl"], cwd=folder, capture_output=True, text=True)
@@ -131,7 +132,7 @@ def test_without_a_driver_the_example_ends_with_a_sentence(program, scaled):
     except OSError:
         pass
     else:
-        pytest.skip("this machine has a driver")
+        pytest.skip("a driver is installed")
     done = run(program, scaled)
     assert done.returncode == 1
     assert done.stderr.startswith("example: no NVIDIA driver: libcuda.so.1")
@@ -213,7 +214,7 @@ int main(void) {
 """
 
 
-# Architectures, the device's compute capability, and whether its driver finds code for it; + is PTX.
+# Architectures of the export, the device's compute capability, and whether the driver finds code for it; + is PTX.
 FITS = [
     ("80", (8, 0), True), ("80", (8, 9), True), ("86", (8, 0), False), ("80", (9, 0), False), ("90", (8, 9), False),
     ("90a", (9, 0), True), ("90a", (9, 1), False), ("90a", (10, 0), False), ("100f", (10, 3), True),
@@ -268,7 +269,7 @@ def test_the_example_reads_numbers_of_16_bits(scaled, tmp_path):
 
 
 def launcher(header, name):
-    """The parameters of a launcher after those that all have."""
+    """Return a launcher's parameters, without those that all launchers have."""
     match = re.search(rf"static inline CUresult {name}\((.*?)\) \{{", header, re.DOTALL)
     assert match is not None, name
     return [" ".join(one.split()) for one in match[1].split(",")][5:]
@@ -301,7 +302,7 @@ def test_launchers_have_the_types_and_names_of_the_kernels(kinds):
     ]
     assert launcher(header, "kinds_overloaded_int_ptr") == ["int *p"]
     assert launcher(header, "kinds_overloaded_float_ptr") == ["float *p"]
-    assert launcher(header, "kinds_load_2") == ["int *p"]  # the header's own function is kinds_load
+    assert launcher(header, "kinds_load_2") == ["int *p"]  # kinds_load is the name of the header's own function
     assert launcher(header, "kinds_nothing") == []
     assert launcher(header, "kinds_group") == ["kinds_dim3 cluster", "int *p"]
     assert "    KINDS_PAIRS_CLUSTER_X = 2,\n" in header
@@ -343,7 +344,7 @@ def test_clusters_and_cooperative_grids_are_launched_as_such(kinds, fake_driver,
     assert "_Z5groupPi: grid 1x1x1 block 32x1x1 shared 0 cluster 1\n" in said.stderr
     assert "_Z8everyonePi: grid 1x1x1 block 32x1x1 shared 0 cooperative 1\n" in said.stderr
     assert "_Z5pairsPi: grid 2x1x1 block 32x1x1 shared 0\n" in said.stderr
-    assert "not run  wild: " in said.stdout  # its guessed pointers lead nowhere, which the simulated device reports
+    assert "not run  wild: " in said.stdout  # its pointers are guessed, and the simulated device reports the access
     assert "_Z4wildPPi" not in said.stderr
 
 
@@ -379,13 +380,13 @@ def test_files_that_export_did_not_write_are_kept(project, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["example.cpp"]
     assert export(*arguments, "--force") == 0
     assert (tmp_path / "example.cpp").read_text() != "mine"
-    assert export(*arguments) == 0  # its own files are replaced
+    assert export(*arguments) == 0  # files of an earlier export are replaced
     (tmp_path / "example.cpp").write_text("changed")
     (tmp_path / "notes.txt").write_text("mine")
     assert export(*arguments) == 2
     assert "example.cpp" in capsys.readouterr().err
     (tmp_path / "example.cpp").unlink()
-    assert export(*arguments, "--arch", "sm_90", "--no-ptx") == 0  # what this one does not have is removed
+    assert export(*arguments, "--arch", "sm_90", "--no-ptx") == 0  # files that this export does not write are removed
     assert {path.suffix for path in tmp_path.iterdir()} == {".h", ".cpp", ".data", ".fatbin", ".json", ".txt"}
 
 
@@ -484,7 +485,7 @@ def tiled(p, tile=16):
 
 @pytest.fixture
 def transpose(tmp_path, monkeypatch):
-    """A user's family in a folder of its own, which is the working directory."""
+    """A user's family in its own folder, which is the working directory."""
     monkeypatch.chdir(tmp_path)
     Path("transpose.cu").write_text(TRANSPOSE_CU)
     Path("transpose.py").write_text(TRANSPOSE_PY)
@@ -509,7 +510,7 @@ def test_a_family_is_exported_with_its_usual_launches(transpose, fake_driver, ca
     done = run(program, transpose / "out", fake_driver)
     assert "tiled<16>" not in done.stderr
     assert re.search(r"_Z5tiledILi16EEvPKfPfii: grid 1x1x1 block 16x16x1 shared 0\n", done.stderr)
-    assert "WRONG    transpose/tiled 16x16 float32" in done.stdout  # the fake driver runs no kernel but scale
+    assert "WRONG    transpose/tiled 16x16 float32" in done.stdout  # the test's driver runs only the kernel scale
     with cudakit.Device("sim:sm_80", fresh=True) as device, cudakit.load("out", device) as kernels:
         x = device.array(np.arange(6, dtype=np.float32).reshape(2, 3))
         out = device.empty((3, 2))
@@ -582,7 +583,7 @@ def test_a_family_that_cannot_be_exported_is_refused(transpose, capsys, argument
 
 
 def test_variants_of_our_own_are_exported_with_clusters_and_scratch_memory(tmp_path, fake_driver):
-    """Several launches that share scratch memory, on clusters of a size of the launch's own."""
+    """Several launches with shared scratch memory, with clusters whose size the launch sets."""
     variants = "split_row,two_launches"
     assert export("softmax", "--variants", variants, "--arch", "sm_90a", "-o", tmp_path) == 0
     program = built(tmp_path, "g++", "c++17", "example.cpp", tmp_path / "example")

@@ -39,7 +39,7 @@ def shell() -> Iterator[InteractiveShell]:
 
 @pytest.fixture
 def cell(shell: InteractiveShell, sim: cudakit.Device, capsys: pytest.CaptureFixture[str]) -> Cell:
-    """Run a cell in a shell with the extension and a device `dev`, and return what is printed."""
+    """Run a cell in a shell with the extension and a device `dev`, and return the output."""
 
     def run(text: str) -> str:
         shell.run_cell(text, store_history=True)

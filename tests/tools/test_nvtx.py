@@ -1,4 +1,4 @@
-"""Ranges: what a tool is told, and what it costs when there is none."""
+"""NVTX ranges: the calls that a tool receives, and the cost without a tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cudakit.profiling import find_ncu
 
 
 class Tool:
-    """A domain that keeps what it is told, as Nsight would."""
+    """A domain that records its calls, as Nsight would."""
 
     def __init__(self):
         self.said = []
@@ -54,7 +54,7 @@ def tool():
 
 @pytest.fixture
 def nobody():
-    """Nobody listens, and the nvtx package has been asked."""
+    """No tool is attached, and the nvtx package has already been imported."""
     before = list(nvtx.listeners)
     nvtx.listeners.clear()
     yield
@@ -83,13 +83,13 @@ def test_a_range_ends_when_its_work_raises(tool):
 def test_as_a_decorator(tool):
     @nvtx.range("work")
     def work(left, right=2):
-        """What it does."""
+        """Return the sum."""
         return left + right
 
     assert work(1) == 3
     assert work(1, right=5) == 6
     assert work.__name__ == "work"
-    assert work.__doc__ == "What it does."
+    assert work.__doc__ == "Return the sum."
     assert tool.said == [("push", "work", None), ("pop",)] * 2
 
 
@@ -103,7 +103,7 @@ def test_one_range_object_can_be_used_again_and_within_itself(tool):
 
 @pytest.mark.parametrize("kind", ["generator", "coroutine", "asynchronous generator"])
 def test_what_does_not_run_as_it_is_called_is_not_decorated(kind):
-    """A range around it would last a microsecond, and one that yields would end another's."""
+    """Decorating such functions raises an error: the range would end before the work begins."""
 
     def generator():
         yield
@@ -156,7 +156,7 @@ def test_switched_off():
 
 
 def test_a_range_without_a_listener_calls_nothing(nobody):
-    """No function of the package or of nvtx besides the range's own enter and exit."""
+    """Only the range's own __enter__ and __exit__ are called, and no function of nvtx."""
     work, calls = nvtx.range("work"), []
 
     def note(frame, event, argument):
@@ -181,7 +181,7 @@ __global__ void scale(float* x, float by, int n) {
 
 
 def test_launches_look_at_nothing_more_than_before(sim, nobody, monkeypatch):
-    """No range is so much as made where nobody listens: what a launch costs is its own."""
+    """Launches enter no range without a listener."""
     kernel = sim.compile(source=SCALE, name="scale.cu")["scale"]
     x = sim.full((4,), 3, np.float32)
     stream = sim.default_stream
@@ -196,7 +196,7 @@ def test_launches_look_at_nothing_more_than_before(sim, nobody, monkeypatch):
 
 
 def test_every_way_to_launch_is_a_range_once_somebody_listens(sim, tool):
-    """The callables were made, and kept, before: a trace may begin at any time."""
+    """Launch callables that were created before the listener report ranges too: a trace may begin at any time."""
     nvtx.listeners.clear()
     module = sim.compile(source=SCALE, name="scale.cu")
     kernel = module["scale"]
@@ -226,13 +226,13 @@ def test_every_way_to_launch_is_a_range_once_somebody_listens(sim, tool):
             tool.said.clear()
             launch()
             assert tool.said[-2:] == [("push", name, None), ("pop",)]
-            # types that did not come before
+            # a plan for new types of arguments
             assert tool.said[:-2] in ([], [("push", "plan launch", None), ("pop",)])
     assert list(x.numpy()) == [2**7] * 4
 
 
 def test_a_threads_first_launch_is_one_range(sim, tool):
-    """No context is current there, so that the driver refuses what comes first."""
+    """No context is current in the new thread, so the driver rejects the first attempt."""
     kernel = sim.compile(source=SCALE, name="scale.cu")["scale"]
     x = sim.full((4,), 1, np.float32)
     sim.synchronize()
@@ -259,9 +259,9 @@ def names(tool):
 
 
 def test_what_cudakit_does_is_in_ranges(tool, tmp_path, monkeypatch):
-    """Everything that takes time on the way from nothing to a result, by name."""
+    """Each step that takes time, from opening a device to the result, has a named range."""
     monkeypatch.setenv("CUDAKIT_CACHE_DIR", str(tmp_path))
-    gc.collect()  # what other tests left is freed in a range as well
+    gc.collect()  # garbage of other tests is freed in a range too
     with cudakit.Device("sim", fresh=True) as device, device.stream() as stream:
         assert names(tool) == ["open device", "start driver", "create context"]
         tool.said.clear()
@@ -322,11 +322,11 @@ def test_the_libraries_calls_are_in_ranges(sim, tool):
     assert {"cublas.gemm", "cublas.nrm2", "cufft.forward"} <= set(names(tool))
 
 
-# A real tool: what NVTX itself loads and calls ------------------------------------------------------------------------
+# A real tool, loaded and called by NVTX itself ------------------------------------------------------------------------
 
-# NVTX loads the library that NVTX_INJECTION64_PATH names and calls InitializeInjectionNvtx2 with a function that gives
-# the table of its callbacks; the library puts its own functions there. This one writes a line for each call. Types and
-# numbers are those of nvtxDetail/nvtxTypes.h and nvToolsExt.h of NVTX 3.
+# NVTX loads the library named by NVTX_INJECTION64_PATH and calls its InitializeInjectionNvtx2 with a function that
+# returns the callback table; the library enters its own functions there. This library writes one line per call. Types
+# and numbers are those of nvtxDetail/nvtxTypes.h and nvToolsExt.h of NVTX 3.
 TOOL = r"""
 #include <stdint.h>
 #include <stdio.h>
@@ -381,7 +381,7 @@ int InitializeInjectionNvtx2(const void* (*exported)(uint32_t)) {
 def injection(tmp_path_factory):
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or sys.platform != "linux":
-        pytest.skip("no C compiler here to build an NVTX tool with")
+        pytest.skip("no C compiler is installed to build an NVTX tool")
     folder = tmp_path_factory.mktemp("tool")
     (folder / "tool.c").write_text(TOOL)
     command = [compiler, "-shared", "-fPIC", "-w", "-o", "tool.so", "tool.c"]
@@ -418,7 +418,7 @@ def test_a_real_tool_sees_domain_ranges_and_marks(injection, tmp_path):
         if depth > 1 and line.startswith("push"):
             inside.append((depth, line.partition("@")[2]))
         depth -= line.startswith("pop")
-    assert depth == 0, "every range that began has ended"
+    assert depth == 0, "every range must end"
     assert inside[:3] == [(2, "open device"), (3, "start driver"), (3, "create context")]
     at = inside.index((2, "softmax.tree_reduce"))
     assert inside[at + 1 : at + 3] == [(3, "launch tree_reduce"), (2, "copy D2H")]
@@ -436,7 +436,7 @@ ODD = r"""
 
 
 def test_a_tool_fails_no_program_that_runs_without_one(injection, tmp_path):
-    """A colour that the nvtx package does not know, and the name of a file that is not UTF-8."""
+    """A colour that the nvtx package does not know, and a file name that is not UTF-8."""
     assert run(ODD, NVTX_DISABLE="1") == "False"
     out = tmp_path / "said"
     assert run(ODD, NVTX_INJECTION64_PATH=str(injection), TOOL_OUT=str(out)) == "True"
@@ -457,15 +457,15 @@ def test_a_tool_that_is_switched_off_sees_nothing(injection, tmp_path):
     ["cudakit@softmax.tree_reduce/", "cudakit@softmax.tree_reduce/launch tree_reduce", "cudakit@launch tree_reduce/"],
 )
 def test_ncu_profiles_the_kernels_of_one_range(gpu, wanted):
-    """Of two rungs that run, ncu profiles the one whose range is named, whatever stands within that range."""
+    """Two variants run; ncu profiles only the one whose range is selected, including nested ranges."""
     ncu = find_ncu()
     if ncu is None:
-        pytest.skip("no ncu here")
+        pytest.skip("ncu is not installed")
     script = [sys.executable, str(ROOT / "examples" / "softmax_compare.py"), "--device", "gpu", "--once", "--quiet"]
     filters = ["--nvtx", "--nvtx-include", wanted, "--metrics", "gpu__time_duration.sum", "--clock-control", "none"]
     command = [ncu, *filters, *script, "--shapes", "64x256", "--variants", "thread_per_row,tree_reduce"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if "ERR_NVGPUCTRPERM" in done.stdout:
-        pytest.skip("ncu may not read counters here: ERR_NVGPUCTRPERM")
+        pytest.skip("no permission to read performance counters: ERR_NVGPUCTRPERM")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.findall(r"Profiling \"(\w+)\"", done.stdout) == ["tree_reduce"]

@@ -1,4 +1,4 @@
-"""Pictures of reports: what is drawn, what is left out, and what cannot be."""
+"""Plots of reports: their content, what is left out, and reports that cannot be drawn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report(*shapes, kind="gpu", **more):
 
 @pytest.fixture
 def drawn(monkeypatch, tmp_path):
-    """Draws a report to a file and gives the axes."""
+    """Draw a report to a file, and return the axes."""
 
     def drawn(result, **options):
         kept = []
@@ -63,20 +63,20 @@ def drawn(monkeypatch, tmp_path):
         with open(written, "rb") as file:
             assert file.read(8) == b"\x89PNG\r\n\x1a\n"
         (axes,) = kept[-1].axes
-        assert kept[-1].get_facecolor() == (1, 1, 1, 1), "an opaque page reads on dark ones too"
+        assert kept[-1].get_facecolor() == (1, 1, 1, 1), "an opaque background is readable on dark pages too"
         return axes
 
     return drawn
 
 
 def words(axes):
-    """All text within the axes but the line that names the device."""
+    """Return all text within the axes, except the line that names the device."""
     return [text.get_text() for text in axes.texts if "driver" not in text.get_text()]
 
 
 def test_one_shape_is_a_bar_a_rung_below_the_copy(drawn):
     axes = drawn(report((8, 16)))
-    assert [bar.get_width() for bar in axes.patches] == [200.0, 3016.0, 1500.0], "what is wrong or skipped has no bar"
+    assert [bar.get_width() for bar in axes.patches] == [200.0, 3016.0, 1500.0], "wrong and skipped rows have no bar"
     said = words(axes)
     assert "copy 4,000 GB/s = 100 %" in said
     assert {"1  first", "the idea of first", "2  second", "torch"} <= set(said)
@@ -84,7 +84,7 @@ def test_one_shape_is_a_bar_a_rung_below_the_copy(drawn):
     assert not [text for text in said if "wrong" in text or "third" in text or "cpu" in text]
     assert axes.get_xlabel() == "memory bandwidth, GB/s"
     best, other = axes.patches[1], axes.patches[0]
-    assert best.get_facecolor() != other.get_facecolor(), "the best rung stands out"
+    assert best.get_facecolor() != other.get_facecolor(), "the best variant is highlighted"
 
 
 def test_a_small_share_of_the_ceiling_is_not_zero(drawn):
@@ -93,7 +93,7 @@ def test_a_small_share_of_the_ceiling_is_not_zero(drawn):
 
 
 def luminance(color):
-    """The relative luminance of WCAG 2."""
+    """Return the relative luminance of WCAG 2."""
     parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(color)]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
@@ -162,7 +162,7 @@ def test_of_many_rungs_the_best_and_the_most_different_have_colours(drawn):
     assert set(words(axes)) == {"copy", "torch", "alike2"}
     (legend,) = axes.figure.legends
     explained = [text.get_text() for text in legend.get_texts()]
-    assert explained == ["other libraries", "cudakit, other variants"], "lines without a name"
+    assert explained == ["other libraries", "cudakit, other variants"], "lines have no label"
 
 
 def test_a_shape_can_be_chosen_for_the_bars(drawn, tmp_path):
@@ -181,12 +181,12 @@ def test_several_families_have_a_picture_each(tmp_path):
 
 
 def test_names_at_the_ends_of_lines_do_not_lie_on_each_other():
-    assert style.spread([10.0, 50.0], 5) == [10.0, 50.0], "what has room stays"
+    assert style.spread([10.0, 50.0], 5) == [10.0, 50.0], "labels with enough space stay"
     places = style.spread([10.0, 11.0, 10.5, 40.0, 10.2], 5)
     assert sorted(places) == sorted(set(places))
     ordered = sorted(places)
     assert min(b - a for a, b in itertools.pairwise(ordered)) >= 5 - 1e-9
-    assert [sorted(places).index(place) for place in places] == [0, 3, 2, 4, 1], "the order is that of the lines"
+    assert [sorted(places).index(place) for place in places] == [0, 3, 2, 4, 1], "labels are in the order of the lines"
 
 
 def test_a_picture_needs_rows_and_matplotlib(monkeypatch, tmp_path):
@@ -269,11 +269,11 @@ DRAWN = {
 
 
 def overlapping(figure):
-    """Pairs of texts that overlap, and texts that reach beyond the picture, as drawn."""
+    """Return pairs of overlapping texts, and texts that extend beyond the picture."""
     figure.canvas.draw()
     texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
     texts = [text for text in texts if text.get_rotation() == 0]  # the box of a slanted text is mostly empty
-    # An axis makes ticks beyond its ends, which it does not draw.
+    # An axis creates ticks beyond its ends and does not draw them.
     hidden = set()
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
@@ -281,7 +281,7 @@ def overlapping(figure):
             for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks()):
                 if not low <= tick.get_loc() <= high:
                     hidden |= {tick.label1, tick.label2}
-    # Without the lines that lead to some names, which an annotation counts as its own.
+    # Leave out the lines that lead to some names; an annotation's extent includes them.
     boxes = [(text.get_text(), Text.get_window_extent(text)) for text in texts if text not in hidden]
     page = figure.bbox
     beyond = [text for text, box in boxes if box.x0 < -1 or box.y0 < -1 or box.x1 > page.x1 + 1 or box.y1 > page.y1 + 1]
@@ -310,7 +310,8 @@ def test_a_committed_picture_shows_its_json_and_no_text_overlaps(name, monkeypat
 
 
 def same_picture(one, other):
-    """Whether two pictures have the same size and nearly the same pixels; releases of matplotlib differ in letters."""
+    """Return whether two pictures have the same size and nearly the same pixels; releases of matplotlib
+    draw letters differently."""
     pixels, others = (numpy.asarray(Image.open(path).convert("L"), float) for path in (one, other))
     if abs(pixels.shape[0] - others.shape[0]) > 20 or pixels.shape[1] != others.shape[1]:
         return False
@@ -338,7 +339,7 @@ def test_copies_of_streams_share_a_lane_per_engine(monkeypatch, tmp_path):
     for chunk in range(4):
         at, lane = 0.002 * chunk, f"stream {chunk % 2}"
         spans += [
-            pipeline.ChunkSpan(lane, "h2d", chunk, at - 0.001, at + 0.002),  # a millisecond of it is waiting
+            pipeline.ChunkSpan(lane, "h2d", chunk, at - 0.001, at + 0.002),  # one millisecond of it is waiting
             pipeline.ChunkSpan(lane, "compute", chunk, at + 0.002, at + 0.0025),
             pipeline.ChunkSpan(lane, "d2h", chunk, at + 0.0025, at + 0.004),
         ]

@@ -1,5 +1,5 @@
-"""Profiles: ncu started and its failures said, reports reduced, explained and drawn. What a row says is tested on
-metrics that ncu recorded on an H200 (tests/data/ncu)."""
+"""Profiles: running ncu and its failures; reports reduced, explained and drawn. Rows are tested on metrics that ncu
+recorded on an H200 (tests/data/ncu)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ RECORDED = json.loads((ROOT / "tests" / "data" / "ncu" / "h200.json").read_text(
 
 
 def launches(family):
-    """What `read_report` gave on an H200: softmax 8192x8192, gemm 2048 and attention 8x16x16x2048x2048x128."""
+    """Return the launches that `read_report` returned on an H200: softmax 8192x8192, gemm 2048 and attention
+    8x16x16x2048x2048x128."""
     keys = ("kernel", "ranges", "grid", "block", "metrics", "facts")
     return [
         ProfiledLaunch(**{key: tuple(one[key]) if isinstance(one[key], list) else one[key] for key in keys})
@@ -54,34 +55,34 @@ def rows():
 
 
 def test_flops_are_those_of_the_algorithm(rows):
-    """2 MNK of a product, counted from the instructions that ran; 4 BHNND of attention, all on tensor cores."""
+    """2 MNK for a product, counted from executed instructions; 4 BHNND for attention, all on tensor cores."""
     for variant, kernel in (("naive", "naive"), ("tiled16", "tiled"), ("pipelined", "pipelined")):
         assert rows["gemm", variant, kernel]["flops"] == pytest.approx(2 * 2048**3, rel=0.01)
         assert not rows["gemm", variant, kernel]["tensor_flops"]
     flash = rows["attention", "flash", "flash"]
     assert flash["tensor_flops"] == pytest.approx(4 * 8 * 16 * 2048 * 2048 * 128, rel=1e-6)
-    assert flash["flops"] > flash["tensor_flops"], "the softmax in between is arithmetic of the FMA pipe"
+    assert flash["flops"] > flash["tensor_flops"], "the softmax runs on the FMA pipe"
     assert rows["gemm", "pipelined", "pipelined"]["tflops"] == pytest.approx(49.9, abs=0.1)
 
 
 def test_bytes_are_those_that_must_move(rows):
-    """A softmax that reads each element once: its input, and of its output what left the L2 by the end."""
+    """A softmax that reads each element once. The last of its output may still be in the L2 at the end."""
     row = rows["softmax", "registers", "registers"]
     assert row["dram_bytes_read"] == pytest.approx(8192 * 8192 * 4, rel=0.01)
     assert 0.85 < row["dram_bytes_written"] / (8192 * 8192 * 4) <= 1.0
     assert row["gbps"] == pytest.approx(row["bytes"] / row["time_us"] / 1e3, rel=1e-5)
     assert row["intensity"] == pytest.approx(row["flops"] / row["bytes"], rel=1e-5)
-    # The tree reads its row three times; the L2 keeps one of them from DRAM.
+    # The tree reads each row three times; one of these reads hits the L2.
     assert rows["softmax", "tree_reduce", "tree_reduce"]["dram_bytes_read"] > 1.5 * row["dram_bytes_read"]
 
 
 def test_naive_and_tiled_tell_their_story(rows):
-    """What a tile in shared memory changes: the L1 no longer serves the re-use, and waits move to shared memory."""
+    """A tile in shared memory: the L1 no longer serves repeated reads, and stalls move to shared memory."""
     naive, tiled = rows["gemm", "naive", "naive"], rows["gemm", "tiled16", "tiled"]
     assert naive["l1_hit"] > 0.85 > 0.1 > tiled["l1_hit"]
     assert next(iter(naive["stalls"])) == "long_scoreboard"
     assert next(iter(tiled["stalls"])) == "short_scoreboard"
-    assert naive["dram_share"] < 0.01, "nothing of this is DRAM's: 48 MB of operands"
+    assert naive["dram_share"] < 0.01, "48 MB of operands hardly use DRAM"
     assert (naive["binds"], tiled["binds"]) == ("L1 data path", "shared memory")
 
 
@@ -89,7 +90,7 @@ def test_a_coalesced_load_touches_four_sectors(rows):
     assert rows["softmax", "tree_reduce", "tree_reduce"]["sectors_per_load"] == pytest.approx(4, abs=0.1)
     assert rows["softmax", "thread_per_row", "thread_per_row"]["sectors_per_load"] == pytest.approx(32, abs=0.1)
     assert rows["softmax", "registers", "registers"]["sectors_per_load"] == pytest.approx(16, abs=0.1)
-    # A is read with a stride of a row (16 of it), B by all lanes at once (1).
+    # A is read with a stride of one row (16 sectors), B by all lanes together (1).
     assert rows["gemm", "naive_uncoalesced", "naive_uncoalesced"]["sectors_per_load"] == pytest.approx(8.5, abs=0.1)
 
 
@@ -153,7 +154,8 @@ def test_the_sentence_says_why(rows):
 
 
 def test_the_fullest_unit_binds_and_not_the_first(rows):
-    """Shares are weighed by where each counts as full: 84 % of DRAM's peak is more than 85 % of the issue slots."""
+    """Each share is relative to the unit's own limit: 84 % of DRAM's peak is closer to it than 85 % of the issue
+    slots."""
     row = dict(rows["softmax", "registers", "registers"])
     assert binding.explain(row | {"issue_share": 0.85})["binds"] == "DRAM bandwidth"
     assert binding.explain(row | {"issue_share": 0.99})["binds"] == "instruction issue"
@@ -181,7 +183,7 @@ def test_a_metric_that_was_not_collected_is_a_gap_and_not_a_zero():
     assert row["sentence"] == ""
     report = report_of([row])
     headings = {cell.strip() for cell in profile_tables.markdown(report).split("|")}
-    assert headings & {"DRAM", "TFLOP/s", "occupancy"} == {"DRAM"}, "no column without a figure"
+    assert headings & {"DRAM", "TFLOP/s", "occupancy"} == {"DRAM"}, "columns without figures are left out"
     assert json.loads(outputs.json_text(report))["rows"][0]["flops"] is None
 
 
@@ -205,11 +207,11 @@ def test_launches_of_a_range_are_added_up():
 
 def test_a_launch_goes_by_the_range_that_names_its_rung():
     assert range_of(("step", "softmax.registers", "launch registers")) == "softmax.registers"
-    assert range_of(("epoch", "launch scale")) == "epoch", "cudakit's own say nothing of what a launch is for"
+    assert range_of(("epoch", "launch scale")) == "epoch", "cudakit's own ranges do not name the purpose of a launch"
     assert range_of(("epoch", "step")) == "step"
     assert range_of(("launch scale",)) == ""
-    assert range_of(("launch phase", "launch scale")) == "launch phase", "the user's may be called so"
-    assert range_of(("bench", "gemm.cublas", "cublas.gemm")) == "gemm.cublas", "a rung may be a library's call"
+    assert range_of(("launch phase", "launch scale")) == "launch phase", "a user's range may have this name"
+    assert range_of(("bench", "gemm.cublas", "cublas.gemm")) == "gemm.cublas", "a variant may be a library call"
     assert range_of(("epoch", "cublas.gemm")) == "cublas.gemm"
     assert range_of(()) == ""
 
@@ -236,9 +238,9 @@ def test_the_markdown_names_each_launch_and_its_sentence(rows):
     )
     lines = text.splitlines()
     tables_of = [text.splitlines() for text in text.split("\n\n") if text.startswith("| launch")]
-    assert [len(one) for one in tables_of] == [len(found) + 2] * 2, "a line a launch, in each of the two"
+    assert [len(one) for one in tables_of] == [len(found) + 2] * 2, "one line per launch in both"
     for one in tables_of:
-        assert len({line.count("|") for line in one}) == 1, "a cell too many breaks the table"
+        assert len({line.count("|") for line in one}) == 1, "each row has as many cells as the heading"
     assert any(line.startswith("| tiled16 | 2,107 | 8.16 | ") for line in lines)
     assert any(line.startswith("| packed: stream_k | ") for line in lines)
     assert "- `pipelined`: The FMA pipe is 78 % busy, and instructions are issued in 86 % of the cycles." in lines
@@ -247,7 +249,7 @@ def test_the_markdown_names_each_launch_and_its_sentence(rows):
 
 @pytest.mark.parametrize("family", ["softmax", "gemm", "attention"])
 def test_the_committed_profiles_are_whole(family):
-    """Every rung of the family that launches at that shape, with its figures, and ceilings that were measured."""
+    """Each variant of the family that supports the shape has a row with its figures; the ceilings are measured."""
     report = outputs.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
     there = {row["variant"] for row in report["rows"]}
     assert {row["variant"] for row in profiling.reduce(launches(family))} <= there
@@ -259,13 +261,13 @@ def test_the_committed_profiles_are_whole(family):
     for ceiling in report["ceilings"].values():
         if ceiling["kind"] == "tflops" and ceiling["measured"]:
             pipe = "tensor_flops" if ceiling["pipe"] == "tensor" else "flops"
-            assert ceiling["value"] > 1, f"{ceiling} is no ceiling of {pipe}"
+            assert ceiling["value"] > 1, f"{ceiling} is not a ceiling of {pipe}"
 
 
 def test_the_page_explains_every_metric_that_a_row_is_made_of():
     page = (ROOT / "docs" / "profiling.md").read_text()
     for name in (*metrics.SHARES.values(), *metrics.COUNTS.values(), *metrics.LIMITS.values(), metrics.LOCAL[0]):
-        assert name in page, f"docs/profiling.md does not say what {name} is"
+        assert name in page, f"docs/profiling.md does not explain {name}"
     for reason in metrics.STALLS:
         assert reason in page
     for unit in binding.FULL:
@@ -307,7 +309,7 @@ class State:
 
 
 class Action:
-    """What ncu's reader gives for a launch, as far as it is used."""
+    """A launch as ncu's reader represents it, with the methods used here."""
 
     def __init__(self, name, values, state):
         self._name, self._values, self._state = name, values, state
@@ -344,7 +346,7 @@ class Actions:
 
 @pytest.fixture
 def reader(monkeypatch):
-    """Stands in for ncu_report, which comes with ncu alone: `reader(*actions)` is what every report then holds."""
+    """Replace ncu_report, which is part of ncu: after `reader(*actions)` every report has these actions."""
 
     def make(*actions):
         module = types.ModuleType("ncu_report")
@@ -368,10 +370,10 @@ def test_a_report_is_read_launch_by_launch(reader, tmp_path):
     path.write_bytes(b"")
     tiled, bare = profiling.read_report(path)
     assert (tiled.kernel, tiled.demangled) == ("tiled", "void tiled<16>(const float *)")
-    assert tiled.ranges == ("outer", "gemm.tiled16"), "outermost first, and of cudakit's domain alone"
+    assert tiled.ranges == ("outer", "gemm.tiled16"), "outermost first, and only cudakit's domain"
     assert (tiled.grid, tiled.block) == ((8, 2, 1), (256, 1, 1))
     assert tiled.metrics["gpu__time_duration.sum"] == 1500
-    assert "broken" not in tiled.metrics, "what is no number is no figure"
+    assert "broken" not in tiled.metrics, "values that are not numbers are left out"
     assert tiled.facts == {"device__attribute_display_name": "NVIDIA H200"}
     assert bare.ranges == ()
     (torch, _) = profiling.read_report(path, domain="<default domain>")
@@ -400,7 +402,7 @@ def test_the_reader_is_found_beside_ncu(tmp_path, layout):
     (folder / "ncu_report.py").write_text("")
     places = {
         "alone": home / "ncu",
-        "toolkit": tmp_path / "bin" / "ncu",  # a script that starts the one beside
+        "toolkit": tmp_path / "bin" / "ncu",  # a script that starts ncu in its own folder
         "target": home / "target" / "linux-desktop-glibc_2_11_3-x64" / "ncu",
     }
     ncu = places[layout]
@@ -418,7 +420,8 @@ def test_the_reader_is_found_beside_ncu(tmp_path, layout):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """`stand_in(text)` makes an ncu of a shell script that prints its arguments and then does `text`."""
+    """Return a function: `stand_in(text)` makes an ncu of a shell script that prints its arguments and then runs
+    `text`."""
     home = tmp_path / "ncu home"
     home.mkdir()
 
@@ -432,7 +435,7 @@ def stand_in(tmp_path, monkeypatch):
     return make
 
 
-# Writes the report that the flags ask for.
+# Writes the report named by the flags.
 WRITES = 'while [ "$1" != --export ]; do shift; done; echo report > "$2"'
 
 
@@ -448,7 +451,7 @@ def test_ncu_gets_the_flags(stand_in, tmp_path):
     assert " ".join(given).startswith("--nvtx --clock-control none --force-overwrite --export")
     assert given[given.index("--kernel-name") + 1] == "regex:^soft"
     assert given[given.index("--nvtx-include") + 1] == "cudakit@softmax.registers/"
-    assert given[-3:] == ["python", "-c", "pass; x"], "the command comes last, and whole"
+    assert given[-3:] == ["python", "-c", "pass; x"], "the command comes last, unchanged"
     assert report.read_text() == "report\n"
     lines.clear()
     profiling.run_ncu(["x"], report, metrics=["a.sum", "b.sum"], line=lines.append)
@@ -580,7 +583,7 @@ def test_the_command_says_all_that_is_missing(run, monkeypatch):
     assert status == cli.EXIT_REFUSED
     assert "Nsight Compute" in err
     assert "a profile needs a GPU: no GPU." in err
-    assert "cudakit check FILE.cu --annotate" in err, "what there is without one"
+    assert "cudakit check FILE.cu --annotate" in err, "advice for a machine without a GPU"
 
 
 @pytest.mark.parametrize(
@@ -606,7 +609,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(run, stand_in, arguments
     for script in ("work.py", "notes.py", "rows.py", "figure.py", "notes.md", "figure.png"):
         Path(script).write_text("")
     Path("rows.json").write_text('{"rows": [{"kernel": "x"}]}')
-    Path("half.json").write_text('{"ncu": "2025.3", "rows": [{"kernel": "x"}]}')  # profiles/h200/counters.json is such
+    Path("half.json").write_text('{"ncu": "2025.3", "rows": [{"kernel": "x"}]}')  # as profiles/h200/counters.json
     Path("x.ncu-rep").write_text("")
     status, _, err = run(*arguments)
     assert status == cli.EXIT_REFUSED
@@ -615,7 +618,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(run, stand_in, arguments
 
 
 def test_the_whole_command(run, stand_in, reader, monkeypatch):
-    """From ncu to the four files: the reader is ours, what it reads was recorded."""
+    """From ncu to the four files, with recorded data from a replaced reader."""
     pytest.importorskip("matplotlib")
     stand_in(f'echo "hello of the script"\necho "==PROF== Profiling \\"tiled\\" - 0: 0%....100% - 38 passes"\n{WRITES}')
     monkeypatch.setattr(command, "missing", list)
@@ -626,7 +629,7 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     arguments = ["--ceilings", bench, "--no-measure", "--ranges", "gemm.tiled16", "work.py", "--shapes", "2048"]
     status, out, err = run(*arguments)
     assert status == cli.EXIT_OK, err
-    assert "hello of the script" in err, "what the script prints is not swallowed"
+    assert "hello of the script" in err, "the script's output is shown"
     assert "argument cudakit@gemm.tiled16/" in err
     report = json.loads(Path("work.json").read_text())
     assert report["command"] == "work.py --shapes 2048"
@@ -640,7 +643,7 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     assert Path("work.png").read_bytes().startswith(b"\x89PNG")
     assert Path("work.ncu-rep").is_file()
 
-    # What was written can be read again, without ncu, added up, and put elsewhere.
+    # The results can be read again without ncu, summed, and written elsewhere.
     Path("there").mkdir()
     status, out, err = run("--import", "work.json", "--output", "there", "--sum", "--json", "-")
     assert status == cli.EXIT_OK, err
@@ -650,7 +653,7 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     assert Path("there/work.png").is_file()
     assert not Path("there/work.json").exists(), "its JSON went to stdout"
     status, out, err = run("--import", "work.json", "--ceilings", bench, "--json", "-", "--quiet")
-    assert json.loads(out)["ceilings"] == report["ceilings"], "the data sheet's stay beside those that are given"
+    assert json.loads(out)["ceilings"] == report["ceilings"], "ceilings of the data sheet are kept"
     status, _, err = run("--import", bench)
     assert status == cli.EXIT_REFUSED
     assert "not a report of `cudakit profile`" in err
@@ -658,7 +661,7 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
     assert status == cli.EXIT_REFUSED
     assert "the sums would replace the rows in work.json" in err
     assert json.loads(Path("work.json").read_text()) == report
-    # A second profile takes the place of the first, files and all.
+    # A second profile replaces all files of the first.
     assert run(*arguments)[0] == cli.EXIT_OK
 
 
@@ -667,7 +670,7 @@ def test_the_whole_command(run, stand_in, reader, monkeypatch):
 
 @pytest.mark.parametrize(("which", "steps"), [("fma", 10), ("mma", 3)])
 def test_the_peaks_kernels_do_what_they_are_counted_for(sim, which, steps):
-    """Each FLOP that a peak is made of is one that changes the result."""
+    """Each FLOP counted for a peak changes the result."""
     with sim.stream() as stream:
         launch, out, flops = ceilings.run_peak(sim, which, 1, steps, stream=stream, noise=0)
         with sim.counters() as counted:
@@ -677,13 +680,13 @@ def test_the_peaks_kernels_do_what_they_are_counted_for(sim, which, steps):
     (counters,) = counted.values()
     warps = ceilings.BLOCK // 32
     if which == "fma":
-        # x = x / 2 + 1 goes to 2 by halves of the way.
+        # x = x / 2 + 1 halves the distance to 2.
         start = np.arange(16, dtype=np.float64)
         assert found == pytest.approx(np.full(256, np.sum(2 - (2 - start) / 2**steps)))
         assert flops == 2 * 16 * steps * 256
         assert counters.as_dict()["instructions_fp32"] >= 16 * steps * warps
     else:
-        assert found == pytest.approx(np.full(256, 16 * 4 * 16 * steps)), "ones times ones, 16 deep"
+        assert found == pytest.approx(np.full(256, 16 * 4 * 16 * steps)), "products of ones, k = 16"
         assert counters.as_dict()["instructions_tensor"] == 16 * steps * warps
         assert flops == counters.as_dict()["instructions_tensor"] * 2 * 16 * 8 * 16
 
@@ -694,17 +697,17 @@ def test_the_ceilings_of_a_bench():
     assert found["copy"].pipe == "dram"
     assert found["copy"].value == outputs.load(path)["ceilings"]["copy_large"]["gbps"]
     library = [name for name in found if name != "copy"]
-    assert len(library) == 1, "the best of those that do the same"
+    assert len(library) == 1, "the best of equivalent measurements"
     best = max(row["tflops"] for row in outputs.load(path)["rows"] if row["rung"] == 0 or "peer" in row["variant"])
     assert found[library[0]].value == best
     assert found[library[0]].pipe == "fma"
     profile = report_of([], ceilings={name: one.as_dict() for name, one in found.items()})
-    assert ceilings.from_report(profile, "x.json") == list(found.values()), "another profile's serve as well"
+    assert ceilings.from_report(profile, "x.json") == list(found.values()), "ceilings of another profile can be used"
 
 
 def test_the_data_sheets_peaks_stand_in_for_measured_ones():
     found = {one.pipe: one for one in ceilings.from_launch(launches("gemm")[0])}
-    assert found["dram"].value == pytest.approx(4812, abs=2), "1504 bytes a cycle at 3.2 GHz"
+    assert found["dram"].value == pytest.approx(4812, abs=2), "1504 bytes per cycle at 3.2 GHz"
     assert found["fma"].value == pytest.approx(66.9, rel=0.02), "132 multiprocessors x 128 lanes x 2 x 1.98 GHz"
     assert not any(one.measured for one in found.values())
 
@@ -718,7 +721,7 @@ def overlap(one, other):
 
 @pytest.mark.parametrize("family", ["softmax", "gemm", "attention"])
 def test_the_names_in_a_roofline_can_be_read(family):
-    """No name stands on another, on a point or half outside, and each rung has one."""
+    """No label overlaps another label, or extends beyond the axes, and each variant has one."""
     pytest.importorskip("matplotlib")
     report = outputs.load(ROOT / "profiles" / "h200" / f"profile_{family}.json")
     figure = roofline.picture(report)
@@ -727,7 +730,7 @@ def test_the_names_in_a_roofline_can_be_read(family):
     under_the_title = report["date"]
     boxes = {text.get_text(): text.get_window_extent() for text in axes.texts if under_the_title not in text.get_text()}
     assert {row["variant"] for row in report["rows"]} <= set(boxes)
-    level = {text: box for text, box in boxes.items() if "GB/s" not in text}  # a slanted name's box is mostly empty
+    level = {text: box for text, box in boxes.items() if "GB/s" not in text}  # a slanted label's box is mostly empty
     for name, box in level.items():
         assert not [other for other in level if other != name and overlap(box, level[other])], name
         assert axes.get_window_extent().x0 <= box.x0
@@ -749,12 +752,12 @@ def test_a_roofline_has_the_lines_of_the_pipes_that_were_used():
         figure = roofline.picture(report_of(profiling.reduce(launches(family)), ceilings=lines))
         return {text.get_text().rpartition(" ")[0] for text in figure.axes[0].texts if "/s" in text.get_text()}
 
-    assert names("gemm") == {"copy 4,200", "FFMA 60"}, "a data sheet's line only where none was measured"
+    assert names("gemm") == {"copy 4,200", "FFMA 60"}, "the data sheet's ceiling is drawn only if none was measured"
     assert names("attention") == {"copy 4,200", "FFMA 60", "mma.sync bfloat16 650"}
 
 
 def test_a_ceiling_far_from_every_launch_is_left_out_of_its_roofline():
-    """A launch at a thousandth of the bandwidth, and nothing known of arithmetic's peaks."""
+    """A launch at a thousandth of the bandwidth; peaks of arithmetic are unknown."""
     pytest.importorskip("matplotlib")
     (slow, *_) = [row for row in profiling.reduce(launches("gemm")) if row["variant"] == "tiled16"]
     slow |= {"intensity": 1.0, "tflops": 0.004}
@@ -812,7 +815,7 @@ def test_a_real_profile(gpu, tmp_path):
     assert inside["dram_bytes_read"] == pytest.approx(1 << 24, rel=0.1)
     assert inside["global_sectors"] == inside["global_sectors_ideal"] == 2 * (1 << 24) / 32
     assert outside["binds"] == "small grid"
-    assert not [key for key in (*metrics.SHARES, *metrics.COUNTS) if inside[key] is None], "what --set row collects"
+    assert not [key for key in (*metrics.SHARES, *metrics.COUNTS) if inside[key] is None], "the metrics of --set row"
     assert inside["gbps"] == pytest.approx(inside["bytes"] / inside["time_us"] / 1e3, rel=1e-5)
     for name in ("copy", "FFMA"):
         assert report["ceilings"][name]["measured"]
@@ -822,7 +825,7 @@ def test_a_real_profile(gpu, tmp_path):
 @pytest.mark.gpu
 @needs_ncu
 def test_the_committed_reports_can_be_opened():
-    """And hold what the rows of the same kernels say, which were collected with fewer metrics."""
+    """Their values are those of the JSON rows of the same kernels, which were collected with fewer metrics."""
     folder = ROOT / "profiles" / "h200"
     for name, family in (("softmax_tree_reduce_registers", "softmax"), ("gemm_naive_tiled16_pipelined", "gemm")):
         rows = outputs.load(folder / f"profile_{family}.json")["rows"]
@@ -838,7 +841,8 @@ def test_the_committed_reports_can_be_opened():
 
 @pytest.mark.gpu
 def test_measured_peaks_are_under_the_data_sheets(gpu):
-    """A peak above the data sheet's would mean that work was optimised away. Other work on the GPU only lowers it."""
+    """A peak above the data sheet's would mean that work was optimised away. Other work on the GPU can only lower
+    it."""
     from cudakit.measure.ceilings import fp32_peak
 
     found = {one.name: one.value for one in ceilings.measure(gpu)}

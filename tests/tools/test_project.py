@@ -1,5 +1,5 @@
-"""Projects of users: what `cudakit new` creates, and the three families of examples/your_own, which have one wrong
-variant each, through every command and pytest; from the checkout, and from a wheel in a folder without it."""
+"""Users' projects: the files that `cudakit new` creates, and the three families of examples/your_own, each with one
+wrong variant, run through every command and pytest, from the checkout and from a wheel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cudakit import __main__ as command_line
 pytest_plugins = ["pytester"]
 
 YOUR_OWN = ROOT / "examples" / "your_own"
-# The wrong variant of each family, and the kernel's line that shows it; the others of the family are correct.
+# The wrong variant of each family, and the kernel's line that the report names; the other variants are correct.
 WRONG = {
     "histogram": ("per_block_items", "if (mine[bin]) atomicAdd(&counts[bin], mine[bin]);"),
     "stencil": ("strips", "out[r * cols + c] = (here + above + below + left + right) / 5;"),
@@ -36,13 +36,13 @@ Run = Callable[..., tuple[int, str]]
 
 
 def place_of(name: str) -> str:
-    """The last place of a family's wrong line: "transpose.cu:34"."""
+    """Return the last place of a family's wrong line: "transpose.cu:34"."""
     lines = (YOUR_OWN / f"{name}.cu").read_text().splitlines()
     return f"{name}.cu:{max(number for number, line in enumerate(lines, 1) if WRONG[name][1] in line)}"
 
 
 def copied(name: str, folder: Path) -> None:
-    """A family's two files, and its test of one line."""
+    """Copy a family's two files, and write its test."""
     for ending in ("cu", "py"):
         shutil.copy(YOUR_OWN / f"{name}.{ending}", folder)
     text = f"from cudakit.testing import kernel_test\nfrom {name} import FAMILY\n\ntest_{name} = kernel_test(FAMILY)\n"
@@ -51,7 +51,7 @@ def copied(name: str, folder: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty working directory. Modules that are imported from it are forgotten."""
+    """An empty working directory. Modules imported from it are removed afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
@@ -63,7 +63,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def run(folder, capsys) -> Run:
-    """Runs a command in this process: its status and all that it printed."""
+    """Run a command in this process; return its status and output."""
 
     def run(*words: str) -> tuple[int, str]:
         status = command_line.main(list(words))
@@ -74,8 +74,8 @@ def run(folder, capsys) -> Run:
 
 
 def expect_each_command_finds(name: str, run: Run) -> None:
-    """Every command finds the wrong variant of a family in the working directory, names its line, and passes the
-    others; export writes nothing."""
+    """Check that every command finds the family's wrong variant, names its line, and passes the other variants, and
+    that export writes nothing."""
     family, place, (wrong, line) = f"{name}.py:FAMILY", place_of(name), WRONG[name]
 
     status, _ = run("bench", family, "--device", "sim", "--quiet", "--json", "bench.json")
@@ -120,7 +120,7 @@ def expect_each_command_finds(name: str, run: Run) -> None:
 
 
 def expect_pytest_found(name: str, output: str) -> None:
-    """The tests of a family fail for its wrong variant alone, at its line."""
+    """Check that only the wrong variant of a family fails, at its line."""
     for variant in CORRECT[name].split(","):
         assert f"test_{name}.py::test_{name}[{variant}] PASSED" in output, output
     assert f"test_{name}.py::test_{name}[{WRONG[name][0]}] FAILED" in output, output
@@ -136,7 +136,7 @@ def test_the_declarations_are_short():
 
 
 def test_every_command_finds_a_wrong_variant_and_its_line(folder, run):
-    """Of one family: those of an installed wheel find the others too, in a test that is longer."""
+    """One family here; the longer test with an installed wheel runs the others too."""
     copied("stencil", folder)
     expect_each_command_finds("stencil", run)
 
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_made_is_refused(folder, run):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """A folder with the unpacked wheel of this checkout, and nothing else."""
+    """A folder that contains only the unpacked wheel of this checkout."""
     built = tmp_path_factory.mktemp("wheel")
     if importlib.util.find_spec("hatchling") is not None:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)]
@@ -238,7 +238,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def installed(wheel, folder) -> Run:
-    """Runs Python with the wheel's cudakit in an empty folder: the status and all that it printed."""
+    """Run Python with the wheel's cudakit in an empty folder; return the status and output."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(wheel),

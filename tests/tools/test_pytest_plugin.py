@@ -1,4 +1,4 @@
-"""The pytest plugin in the project of a user: a family's fuzz tests, the device that tests share, the marker."""
+"""The pytest plugin in a user's project: a family's fuzz tests, the shared device, the marker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ for name in ("right", "beside", "wrong", "races"):
 
 @pytest.fixture
 def project(pytester):
-    """Runs pytest with the plugin in an empty folder that has a family of four kernels, three of them wrong."""
+    """Run pytest with the plugin in an empty folder with a family of four kernels, three of them wrong."""
     pytester.makefile(".cu", mine=KERNELS)
     pytester.makepyfile(mine=FAMILY)
 
@@ -69,7 +69,7 @@ def project(pytester):
 
 
 def section(output, title):
-    """The part of pytest's output that is about one test."""
+    """Return pytest's output about one test."""
     found = re.search(rf"^_+ {re.escape(title)} _+$\n(.*?)(?=^_+ .* _+$|^=+ )", output, re.MULTILINE | re.DOTALL)
     assert found is not None, output
     return found[1]
@@ -206,7 +206,7 @@ def test_devices_checks_examples_and_the_marker(project, monkeypatch):
     """
     flags = ("--cudakit-checks=init,barrier", "--cudakit-examples=25", "--cudakit-seed=5", "-rs")
     result = project(test, "--cudakit-device=sim:sm_80", *flags)
-    result.assert_outcomes(passed=2, skipped=1)  # nothing looks for the race
+    result.assert_outcomes(passed=2, skipped=1)  # the race check is off
     result.stdout.fnmatch_lines(["*needs a GPU, and the requested device is sim:sm_80"])
 
 
@@ -260,7 +260,7 @@ def test_a_variant_that_there_is_not_is_refused():
 
 
 def test_nothing_is_imported_until_a_test_uses_it(tmp_path):
-    """In every project where cudakit is installed, whether its tests use it or not."""
+    """The plugin is loaded in every project of an environment with cudakit, even if its tests do not use it."""
     (tmp_path / "test_plain.py").write_text("def test_plain():\n    pass\n")
     script = """
 import sys, pytest

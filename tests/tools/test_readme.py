@@ -1,4 +1,4 @@
-"""The README names what is there. Its code and tables are checked with those of the documentation, in test_docs.py."""
+"""Names and paths in the README exist. Its code and tables are checked in test_docs.py."""
 
 from __future__ import annotations
 

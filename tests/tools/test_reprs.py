@@ -1,4 +1,4 @@
-"""Reprs of what is not an array: one line each in a terminal, tables and annotated source in a notebook."""
+"""Reprs of objects other than arrays: one line in a terminal, tables and annotated source in a notebook."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __global__ void stride(float* x, int n) {
 
 
 def parsed(html: str) -> str:
-    """The text of a fragment of HTML, which must be well formed."""
+    """Return the text of an HTML fragment, which must be well formed."""
     return "".join(ElementTree.fromstring(f"<div>{html}</div>").itertext())
 
 

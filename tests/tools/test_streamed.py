@@ -1,4 +1,4 @@
-"""The judge of the large pipelines: a chunk in the place of another is found, at the committed sizes too."""
+"""The check of large pipelines finds a chunk in the place of another one, at the committed sizes too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shared() -> Iterator[cudakit.Device]:
 def run_example(
     shared: cudakit.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> Callable[..., dict[str, Any]]:
-    """Run an example in this process, on the shared device. Returns its rows by their variants."""
+    """Run an example in this process, on the shared device. Return its rows by variant."""
     monkeypatch.setattr(cli, "open_device", lambda spec: contextlib.nullcontext(shared))
     monkeypatch.setattr(cli, "open_devices", lambda spec, count: [cudakit.Device("sim")])
 
@@ -46,7 +46,7 @@ def run_example(
 
 
 class Mixed:
-    """A sink that passes chunks on to a judge under each other's numbers."""
+    """A sink that passes chunks to a judge with another chunk's numbers."""
 
     def __init__(self, judge: Any, fault: str) -> None:
         self.judge, self.fault = judge, fault
@@ -69,7 +69,7 @@ class Mixed:
 @pytest.mark.parametrize("fault", ["none", "previous", "swapped"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_chunk_that_passes_for_another_is_found(run_example, monkeypatch, name, fault) -> None:
-    """The ring is as short as a chunk, the case in which chunks would repeat first."""
+    """The ring of items is as short as a chunk, the worst case: chunks repeat earliest."""
     monkeypatch.setattr(numbered, "RING_BYTES", 1)
     run, sequential = pipeline.run, pipeline.sequential
 
@@ -117,10 +117,10 @@ def test_no_two_chunks_are_alike_at_the_committed_sizes(run_example, monkeypatch
 
 @pytest.mark.parametrize("reach", [None, 1])
 def test_the_judge_knows_every_item(reach: int | None) -> None:
-    """Windows of the ring, their edges too, are judged by the reference of the items themselves."""
+    """Windows of the ring, at its edges too, are compared with the reference of the items themselves."""
 
     def spread(blocks: list[np.ndarray]) -> np.ndarray:
-        """Each row with its neighbours; beyond an item's edge there is 0."""
+        """Return weighted sums of rows and their neighbours, which are 0 beyond the edge of an item."""
         padded = np.pad(blocks[0], ((0, 0), (1, 1), (0, 0)))
         return padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
 

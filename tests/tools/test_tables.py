@@ -1,4 +1,4 @@
-"""Tables in a terminal: at every width each line fits, no number is cut, and columns that are left out are named."""
+"""Tables in a terminal: at every width each line fits, no number is cut, and omitted columns are named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROFILES = ROOT / "profiles"
 
 
 class Screen:
-    """A console of some width, and what was printed on it."""
+    """Return a console of the given width, and its output."""
 
     def __init__(self, width):
         from rich.console import Console
@@ -43,11 +43,11 @@ def load(name):
 
 
 def example(name):
-    """An example as a module, which is not run."""
+    """Load an example as a module, without running it."""
     path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look themselves up
+    sys.modules[name] = module  # dataclasses look up their module
     try:
         spec.loader.exec_module(module)
     finally:
@@ -56,7 +56,7 @@ def example(name):
 
 
 def row(family, variant, shape, **more):
-    """A bench's row with figures as long as they come."""
+    """Return a bench row with figures of the greatest length."""
     return {
         "family": family, "variant": variant, "rung": None, "shape": shape, "dtype": "bfloat16", "mode": "",
         "idea": "an idea of several words that takes more than half of a line of a terminal", "ok": True,
@@ -75,7 +75,7 @@ REASON = "a block has warps for 32 rows and the problem has 64, so the rest of t
 
 
 def of_every_family(kind):
-    """A report with every variant of every family, one of them wrong, one skipped."""
+    """Return a report with every variant of every family; one variant is wrong, one skipped."""
     figures = {"counters": COUNTERS}
     if kind == "gpu":
         figures = {
@@ -108,7 +108,7 @@ def calls_of_the_simulated_device():
 
 
 def changed(kind):
-    """Two reports of which every second row changed."""
+    """Return two reports in which every second row differs."""
     old, new = of_every_family(kind), of_every_family(kind)
     for number, one in enumerate(new["rows"]):
         if number % 2 and one["time_ms"]:
@@ -139,7 +139,7 @@ def profile(name):
 
 
 def reports(folder, key):
-    """The committed reports that a writer takes, by name."""
+    """Return the committed reports that a writer supports, by name."""
     return sorted(f"{folder}/{path.name}" for path in (PROFILES / folder).glob("*.json") if key(path))
 
 
@@ -260,7 +260,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_commands_say_wraps_at_words(command, capsys, monkeypatch):
-    """Nothing but a path or a C++ signature may be longer than the line."""
+    """Only a path or a C++ signature may be longer than the line."""
     monkeypatch.delenv("COLUMNS", raising=False)
     command_line.main(COMMANDS[command])
     whole = "".join(capsys.readouterr())
@@ -310,7 +310,7 @@ def test_a_table_for_a_file_has_every_column(monkeypatch):
 
 
 def order(columns):
-    """Headings in the order in which they are left out, as the page writes them."""
+    """Return the headings in the order of omission, as the page shows them."""
     kept = [column for column in columns if column.only != "page"]
     dropped = sorted((column for column in kept if column.leave), key=lambda column: -column.leave)
     return [column.heading for column in dropped], [column.heading for column in kept if not column.leave]

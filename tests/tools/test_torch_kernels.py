@@ -1,4 +1,4 @@
-"""A user's own kernels in torch's library, on CPU tensors: what the schema is, what is launched, what is refused."""
+"""A user's kernels as torch operators, on CPU tensors: schemas, launches, and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _numbers = itertools.count()
 
 
 def define(kernel, *, source=SOURCE, grid=1, block=64, **options):
-    """An op of its own name for every test."""
+    """Return an op with a different name for every test."""
     return cudakit.torch.op(
         f"of_tests::op{next(_numbers)}", kernel, source=source, grid=grid, block=block, **options
     )  # fmt: skip
@@ -318,7 +318,7 @@ def test_refused_names(axpb):
 
 
 def test_a_kernel_of_one_device(sim, tmp_path):
-    """A Kernel is compiled again for the device that the tensors are on, with its own options and headers."""
+    """A Kernel is compiled again for the tensors' device, with its own options and headers."""
     (sim_include := tmp_path / "include").mkdir()
     (sim_include / "factor.h").write_text("#define FACTOR 3.0f\n")
     text = """#include "factor.h"

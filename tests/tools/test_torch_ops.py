@@ -1,4 +1,4 @@
-"""The functions of cudakit.ops in torch's library, on CPU tensors: opcheck, values, gradients, compile, errors."""
+"""The functions of cudakit.ops as torch operators, on CPU tensors: opcheck, values, gradients, compile, errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grown(*shape, **options):
 
 HEADS = (1, 2, 9, 8)
 
-# Every op of the library, with tensors that record gradients if it has one: (name, arguments, options).
+# Each op, with tensors that record gradients if the op has one: (name, arguments, options).
 CALLS = [
     ("add", lambda: (grown(3, 1, 5), grown(4, 1)), {}),
     ("add", lambda: (grown(4, 6).T, grown(6, 4)), {}),
@@ -75,7 +75,7 @@ def test_every_op_is_in_the_calls():
 
 @pytest.mark.parametrize(("name", "arguments", "options"), CALLS)
 def test_opcheck(name, arguments, options):
-    """torch's own checks: schema, fake kernel, autograd registration, the compiled op with changing shapes."""
+    """torch's own checks: schema, fake kernel, autograd registration, and the compiled op with changing shapes."""
     torch.library.opcheck(getattr(OPS, name).default, arguments(), options)
 
 
@@ -157,7 +157,7 @@ def test_views_of_one_storage_that_overlap():
     torch.testing.assert_close(OPS.add(x[1:], x[:-1]), x[1:] + x[:-1])
     torch.testing.assert_close(OPS.add(x[5:9], x[7:11]), x[5:9] + x[7:11])
     array = x.numpy()
-    one, other = (torch.from_numpy(part) for part in (array[1:], array[:-1]))  # each has a storage of its own
+    one, other = (torch.from_numpy(part) for part in (array[1:], array[:-1]))  # separate storages over the same memory
     torch.testing.assert_close(OPS.add(one, other), x[1:] + x[:-1])
 
 
@@ -167,7 +167,7 @@ def test_empty_tensors():
 
 
 def test_threads():
-    """Calls of several threads on views of one storage."""
+    """Several threads call an op on views of one storage."""
     x = random(4, 40)
     results = [None] * 4
 
@@ -301,7 +301,7 @@ def their_step(x, weight, bias):
 
 @pytest.fixture
 def compiled():
-    """torch.compile of a whole function, by torch's own compiler if it finds one for C++."""
+    """torch.compile of a whole function, with torch's own compiler if a C++ compiler is found."""
     from torch._inductor import cpp_builder, exc
 
     torch._dynamo.reset()
@@ -335,7 +335,7 @@ def test_compiled_writes(compiled):
 
 
 def test_compiled_without_a_gradient(compiled):
-    """The backward pass is traced with the rest, and its error is for those who run it."""
+    """torch.compile traces the backward pass too; its error is raised only if the backward pass runs."""
     result = compiled(lambda x: OPS.max(x * 2, 1))(grown(5, 7))
     assert result.shape == (5,)
     with pytest.raises(GradientError, match="cudakit::max has no gradient"):

@@ -1,4 +1,4 @@
-"""Traces: what their table, dict, picture and file say, and that nothing in them counts twice."""
+"""Traces: their table, dict, plot and file, without time that is counted twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cudakit.trace import Trace
 
 
 class Clock:
-    """A clock that a test moves by hand, in nanoseconds."""
+    """A clock in nanoseconds that the test sets."""
 
     def __init__(self):
         self.now = 1_000_000
@@ -48,9 +48,9 @@ def rows(trace, thread=0):
 
 @pytest.fixture
 def product(clock):
-    """The ranges of a product as its usual write-up has them, with times of a hand's choosing."""
+    """The ranges of a typical matrix product, with planted times."""
     with nvtx.trace() as t:
-        clock.now += 5_000  # in no range
+        clock.now += 5_000  # outside all ranges
         with nvtx.range("product"):
             with nvtx.range("allocate"):
                 with nvtx.range("create context"):
@@ -75,7 +75,7 @@ def test_the_table_has_its_columns_and_counts_nothing_twice(product):
 
 
 def test_time_percent_is_that_of_the_ranges_own_time(product):
-    """A table that shares out Total instead gives 240 %, and most of it to ranges that only hold others."""
+    """Shares based on Total would add up to 240 %, mostly for ranges that only contain others."""
     found = rows(product)
     assert sum(row["share"] for row in found.values()) == pytest.approx(1)
     twice = sum(row["total_ns"] for row in found.values()) / found["product"]["total_ns"]
@@ -145,7 +145,7 @@ def test_an_exception_ends_ranges_and_is_told(clock):
 
 
 def test_ranges_over_the_traces_edges(clock):
-    """One that began before is none of its; one that is open at the end counts up to there."""
+    """A range that began before the trace is left out; an open range counts up to the trace's end."""
     before, after = nvtx.range("before"), nvtx.range("after")
     before.__enter__()
     tracing = nvtx.trace()
@@ -172,7 +172,7 @@ def test_traces_nest(clock):
 
 
 def test_threads_are_kept_apart():
-    """Two threads at once, each within a range of its own: neither stands in the other's."""
+    """Two simultaneous threads, each in its own range: neither range is nested in the other."""
     together = threading.Barrier(2)
 
     def work(name):
@@ -231,7 +231,7 @@ def test_the_file_for_a_trace_viewer(product, tmp_path):
     assert named["thread_name"]["args"] == {"name": threading.current_thread().name}
     assert named["thread_name"]["tid"] == thread
     assert "host time" in named["process_name"]["args"]["name"]
-    # Viewers nest by time: what is within another must lie within it.
+    # Viewers nest ranges by time, so an inner range must be within the times of the outer one.
     for inner, outer in ((1, 0), (2, 1), (3, 0), (4, 0)):
         assert complete[outer]["ts"] <= complete[inner]["ts"]
         ends = [complete[at]["ts"] + complete[at]["dur"] for at in (inner, outer)]
@@ -246,14 +246,14 @@ def test_the_picture(product, tmp_path):
     assert len(data) > 5_000
     plots.ranges(product, tmp_path / "ranges.svg")
     written = re.findall(r"<!-- (.*) -->", (tmp_path / "ranges.svg").read_text())
-    assert {"product", "allocate", "create context"} <= set(written), "bars are named where there is room"
+    assert {"product", "allocate", "create context"} <= set(written), "bars are labelled if there is space"
     assert "product &gt; copy (2 times)" in written
     assert "100 ns   10.0 %" in written
 
 
 @pytest.mark.parametrize("name", ["$x^^y$", r"a $\frac$ b", "\udcff.cu"])
 def test_a_picture_of_any_names(name, tmp_path):
-    """matplotlib would read what stands between dollars as mathematics, and fail at what is none."""
+    """matplotlib would read text between dollar signs as mathematics, and raise an error if it is not."""
     with nvtx.trace() as t, nvtx.range(name):
         pass
     plots.ranges(t, tmp_path / "names.png", title=name)
@@ -276,7 +276,7 @@ def test_ranges_may_nest_deeper_than_calls(clock):
 def test_a_picture_of_many_lines_is_no_taller_than_can_be_written(clock, tmp_path):
     plots.ranges(nested(clock, 300), tmp_path / "deep.png")
     height = int.from_bytes((tmp_path / "deep.png").read_bytes()[20:24], "big")
-    assert 15_000 < height < 16_000, "a limit for the ranges, and the rest"
+    assert 15_000 < height < 16_000, "ranges up to the limit, and one row for the rest"
 
 
 def test_a_picture_that_cannot_be_written_is_refused(clock, tmp_path):
@@ -312,7 +312,8 @@ def test_a_device_is_traced_without_a_tool(sim, tmp_path):
 
 
 def test_an_enqueue_is_not_the_work(sim, clock, monkeypatch):
-    """The kernel runs when something waits for it: its time is in that range, and the launch's is the enqueue."""
+    """The kernel runs when its stream is waited for: that range has its time, and the launch's range only that of the
+    enqueue."""
     source = """
 __global__ void turn(float* x, int n) {
     for (int i = 0; i < n; ++i) x[threadIdx.x] = x[threadIdx.x] * 0.5f + 1.0f;
@@ -339,10 +340,10 @@ __global__ void turn(float* x, int n) {
 
 
 def test_a_failed_call_is_no_fast_call(sim):
-    """The trap of an unchecked timing: a copy that the driver refuses takes next to no time and says nothing.
+    """A common mistake is an unchecked timing: a copy that the driver rejects takes almost no time and reports nothing.
 
-    A table that shows a copy of a megabyte in a microsecond, or frees in 50 ns each, shows calls that failed. The
-    same call through cudakit raises, and the range says so.
+    A table with a copy of a megabyte in a microsecond, or frees in 50 ns each, shows failed calls. The same call
+    through cudakit raises an error, and its range is marked as failed.
     """
     driver = sim.context.driver
     host = np.ones(1 << 18, np.float32)
@@ -359,7 +360,7 @@ def test_a_failed_call_is_no_fast_call(sim):
             x.copy_from(host)
     assert int(code) != 0
     found = rows(t)
-    assert found["unchecked"]["raised"] == 0, "nothing in the table tells it from a copy, but its time"
+    assert found["unchecked"]["raised"] == 0, "in the table only its time distinguishes it from a copy"
     assert found["checked"]["raised"] == 1
 
 
@@ -380,7 +381,7 @@ PHASES = [
 
 @pytest.fixture
 def example():
-    """What examples/nvtx_matmul.py defines."""
+    """The names defined in examples/nvtx_matmul.py."""
     path = ROOT / "examples" / "nvtx_matmul.py"
     return runpy.run_path(str(path))
 
@@ -403,7 +404,7 @@ def test_the_example_tells_its_phases_and_whose_times_they_are(example, tmp_path
     assert all(found[f"Matrix Multiplication > {phase}"]["instances"] == 2 for phase in PHASES)
     assert found["Matrix Multiplication > Memory Copy H2D > copy H2D"]["instances"] == 4
     assert found["Matrix Multiplication > Memory Deallocation > free"]["instances"] == 6
-    # Creating the context is none of the allocation's time, and each phase waits for what it has queued.
+    # Creating the context is not part of the allocation's time, and each phase waits for its queued work.
     assert "Matrix Multiplication > Memory Allocation > create context" not in found
     for phase in PHASES[3:]:
         assert found[f"Matrix Multiplication > {phase} > synchronize stream"]["instances"] == 2
@@ -412,7 +413,8 @@ def test_the_example_tells_its_phases_and_whose_times_they_are(example, tmp_path
 
 
 def test_a_phase_that_fails_is_no_row_of_nanoseconds(example, sim, monkeypatch):
-    """An unchecked program goes on, with a short row and a wrong result; this one stops, and the rows say where."""
+    """An unchecked program continues, with a short row and a wrong result; this one stops, and the rows show the failed
+    range."""
     monkeypatch.setattr(cudakit.commands.cli, "open_device", lambda spec: sim)
     sim.context.driver.simInject("cuMemcpyDtoHAsync", code=cu.CUresult.CUDA_ERROR_INVALID_VALUE)
     with nvtx.trace() as t, pytest.raises(cudakit.CudaError, match="cuMemcpyDtoHAsync"):
@@ -425,7 +427,7 @@ def test_a_phase_that_fails_is_no_row_of_nanoseconds(example, sim, monkeypatch):
 
 @pytest.mark.gpu
 def test_the_phases_on_a_gpu_hold_their_waits(example, gpu):
-    """Each phase that queues work waits for it within its own range, so that its time is the work's."""
+    """Each phase waits within its own range for the work it queues, so its time includes that work."""
     with nvtx.trace() as t:
         example["multiply"]("gpu", (1024, 1024, 1024))
     found = {row["range"]: row["instances"] for row in t.as_dict()["threads"][0]["rows"]}

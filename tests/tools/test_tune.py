@@ -1,4 +1,4 @@
-"""`cudakit tune` on a user's family, from the declaration to the call that uses what was found."""
+"""`cudakit tune` on a user's family, from the declaration to the call that uses the result."""
 
 from __future__ import annotations
 
@@ -64,28 +64,28 @@ def tiled(p, tile=8, rows=8, pad=0):
 
 
 class Project:
-    """A user's folder, and a cache of its own. Each test declares a family of another name: what is compiled is shared,
-    and what is kept is not."""
+    """A user's folder with its own cache. Each test declares a family with another name: compiled kernels are shared,
+    tuned configurations are not."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def declare(self, name: str, pads: Sequence[int] = (0,), more: str = "", deep: str = "") -> str:
-        """Writes the family `name`; returns what a command calls it. more: other fields. deep: threads along z."""
+        """Write the family `name`; return its command-line argument. more: other fields. deep: threads along z."""
         (self.folder / "turn.cu").write_text(KERNELS)
         file = self.folder / f"{name}.py"
         file.write_text(DECLARED.format(name=name, pads=tuple(pads), more=more, deep=deep))
         return f"{file}:FAMILY"
 
     def tune(self, target: str, *flags: str) -> tuple[int, dict[str, Any]]:
-        """The exit status and the JSON of `cudakit tune` on the simulated device."""
+        """Return the exit status and the JSON of `cudakit tune` on the simulated device."""
         to = self.folder / "tuned.json"
         to.unlink(missing_ok=True)
         status = main(["tune", target, "--device", "sim", "--json", str(to), "--quiet", "--threads", "1", *flags])
         return status, json.loads(to.read_text()) if to.exists() else {}
 
     def launched(self, target: str, shape: tuple[int, int] = (32, 32), variant: str = "auto") -> str:
-        """The kernel that a call of the family launches, by a new device, as a new process would."""
+        """Return the name of the kernel that a call of the family launches on a new device, as in a new process."""
         family: Any = find.load(target)
         with Device("sim", fresh=True) as device:
             x = device.array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
@@ -109,7 +109,7 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def verdicts(tuning: dict[str, Any]) -> dict[int, set[str]]:
-    """The verdicts of the tiled variant by padding."""
+    """Return the verdicts of the tiled variant by padding."""
     found: dict[int, set[str]] = {}
     for trial in tuning["trials"]:
         if trial["variant"] == "tiled":
@@ -133,7 +133,7 @@ def test_what_tune_finds_is_what_auto_launches(project: Project) -> None:
     kernel = f"tiled<{at['tile']}, {at['rows']}, {at['pad']}>"
     assert kernel != "tiled<8, 8, 0>"
     assert project.launched(target) == kernel
-    assert project.launched(target, variant="tiled") == "tiled<8, 8, 0>"  # by name, a variant is as it is declared
+    assert project.launched(target, variant="tiled") == "tiled<8, 8, 0>"  # tuning affects only `auto`
 
 
 def test_a_call_looks_again_after_a_tuning_in_its_process(project: Project) -> None:
@@ -243,7 +243,7 @@ def test_wrong_and_faulting_configurations_fail_the_run_and_are_never_the_best(
     said = " ".join(capsys.readouterr().out.split())
     assert "WRONG: tiled" in said
     assert "element (7, 0)" in said
-    assert "turn.cu:9" in said  # the kernel's definition: it stores nothing to the wrong element
+    assert "turn.cu:9" in said  # the kernel's definition, because it does not store to the wrong element
     assert "FAILED: tiled" in said
     assert "turn.cu:15" in said
     assert "not compiled: tiled" in said
@@ -264,7 +264,7 @@ def test_a_usual_choice_that_is_a_bug_is_named(
 def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU: here a simulated device that is not opened again stands for one."""
+    """As on a GPU, simulated by a device that is not reopened."""
     target = project.declare("turn_lost", pads=(0, 3))
     monkeypatch.setattr(FamilyBench, "recover", lambda bench: "the device was lost")
     status, report = project.tune(target, "--shapes", "32x32,16x16")
@@ -285,7 +285,7 @@ def test_a_configuration_that_only_does_not_compile_fails_nothing(project: Proje
 
 
 def test_a_block_that_cannot_be_resident_is_left_out_before_it_is_launched(project: Project) -> None:
-    """__launch_bounds__ allows 16 x 4 x 8 threads, but not 16 x 8 x 8; no chip has blocks of 16 x 16 x 8."""
+    """__launch_bounds__ allows 16 x 4 x 8 threads, but not 16 x 8 x 8; no chip supports blocks of 16 x 16 x 8."""
     _, report = project.tune(project.declare("turn_bounds", pads=(0,), deep=", 8 if tile == 16 else 1"))
     (tuning,) = report["tunings"]
     unfit = [trial for trial in tuning["trials"] if trial["verdict"] == "unfit"]
@@ -326,7 +326,7 @@ def test_a_wrong_request_is_refused(project: Project, flags: list[str], why: str
 
 
 def test_a_bench_names_the_line_of_a_wrong_result_too(project: Project) -> None:
-    """The last store to the wrong element is where `out` is written: a kernel that stores a wrong value everywhere."""
+    """The report names the last store to the wrong element, even if the kernel stores all elements there."""
     (project.folder / "shift.cu").write_text(
         "__global__ void shift(const float* x, float* out, int n) {\n"
         "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
@@ -348,11 +348,11 @@ def test_a_bench_names_the_line_of_a_wrong_result_too(project: Project) -> None:
     assert "shift.cu:3" in why
 
 
-# Timed, by a planted clock --------------------------------------------------------------------------------------------
+# Timed by a planted clock ---------------------------------------------------------------------------------------------
 
 
 class InstructionClock:
-    """A clock for the simulated device: a launch takes a microsecond per warp instruction."""
+    """A clock for the simulated device: a launch takes one microsecond per warp instruction."""
 
     def __init__(self, device: Device, stream: Any) -> None:
         self.device, self.budget_ms, self.timed = device, 0.0, 0
@@ -410,12 +410,12 @@ def test_a_kernel_that_adds_to_its_output_is_timed_on_outputs_with_their_initial
     assert [trial.verdict for trial in report.tunings[0].outcome.trials] == ["measured", "measured"]
 
 
-# Our own product ------------------------------------------------------------------------------------------------------
+# The built-in product -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(64, 32, 16), (33, 55, 77)])
 def test_the_tile_space_of_the_product_has_every_tile_of_the_tables(shape: tuple[int, ...]) -> None:
-    """A search that starts without the tables can find what they have."""
+    """A search without the tables can find their tiles."""
     tables = {
         "pipelined": gemm_tiles.PLAIN_TILES,
         "sliced": gemm_tiles.SLICED_TILES,
@@ -460,7 +460,7 @@ def test_a_tile_that_no_table_has_is_right(variant: str, at: dict[str, int]) -> 
         assert family.judge(out.numpy(), (a, b)).ok
 
 
-# The fast test of a result --------------------------------------------------------------------------------------------
+# The fast check of a result -------------------------------------------------------------------------------------------
 
 
 def test_bounds_pass_what_is_within_and_nothing_else() -> None:

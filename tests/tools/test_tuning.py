@@ -1,4 +1,4 @@
-"""The search for the best configuration, on planted costs; and the choices that are kept on disk."""
+"""The search for the best configuration, with planted costs, and the choices saved on disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TILED = {"tiled": {"tile": (8, 16, 32, 64), "rows": (1, 2, 4, 8), "stages": (1, 
 
 
 class Planted:
-    """A workbench with planted costs. wrong, faulty, broken, unfit: what ends a configuration. noise: by how much a
-    measurement may be off. dies: the device does not come back after a fault."""
+    """A workbench with planted costs. wrong, faulty, broken, unfit: the ends of a configuration. noise: the relative
+    error of a measurement. dies: the device is not reopened after a fault."""
 
     def __init__(
         self, space: Space, cost: Cost, *, exact: bool = False, noise: float = 0.0, dies: bool = False
@@ -39,11 +39,11 @@ class Planted:
         self.ends: dict[tuple[tuple[str, Any], ...], Exception] = {}
         self.compiled: list[Point] = []
         self.measured: list[Point] = []
-        self.drift = 1.0  # a clock that slows down: every cost grows as the run goes on
+        self.drift = 1.0  # every cost grows during the run, as on a clock that slows down
         self._rng = random.Random(1)
 
     def end(self, error: Exception, **configuration: Any) -> None:
-        """Have one configuration end with an error."""
+        """Make one configuration end with an error."""
         self.ends[tuple(configuration.items())] = error
 
     def compile(self, point: Point) -> None:
@@ -76,7 +76,7 @@ class Planted:
 
 
 def bowl(variant: str, configuration: Mapping[str, Any]) -> float:
-    """A cost with one smallest place: tile 32, rows 4, stages 2."""
+    """A cost with one minimum: tile 32, rows 4, stages 2."""
     tile, rows, stages = configuration["tile"], configuration["rows"], configuration["stages"]
     return 1.0 + abs(tile - 32) / 16 + abs(rows - 4) / 2 + abs(stages - 2)
 
@@ -212,7 +212,7 @@ def test_the_budget_ends_the_search_and_what_was_found_is_kept() -> None:
 
 
 def test_what_was_measured_leads_to_what_is_tried_next() -> None:
-    """250 of 20736 configurations lead to the best one; random ones alone would be far from it."""
+    """Testing 250 of 20736 configurations finds the best one; 250 random ones would not come close."""
     now = [0.0]
 
     class Slow(Planted):
@@ -228,7 +228,7 @@ def test_what_was_measured_leads_to_what_is_tried_next() -> None:
     assert best_of(outcome) == {"a": 7, "b": 2, "c": 9, "d": 4}
 
 
-# Candidates that end badly --------------------------------------------------------------------------------------------
+# Candidates that fail -------------------------------------------------------------------------------------------------
 
 
 def test_each_bad_end_is_reported_with_its_reason_and_the_search_goes_on() -> None:
@@ -299,7 +299,7 @@ def test_a_slow_candidate_costs_one_launch_and_a_far_one_a_short_measurement() -
 
 
 def test_a_clock_that_slows_down_does_not_favour_what_was_measured_first() -> None:
-    """Planted costs grow by a tenth of a percent per measurement: late candidates look slow next to early figures."""
+    """Planted costs grow by 0.1 % per measurement, so late candidates look slow next to early ones."""
     space = Space({"k": {"n": tuple(range(60))}}, taken)
     bench = Planted(space, lambda variant, at: 2.0 - at["n"] / 500)
     assert best_of(tuned_by(bench, search="exhaustive")) == {"n": 59}
@@ -335,7 +335,7 @@ def test_several_compile_at_once() -> None:
 
     class Together(Planted):
         def compile(self, point: Point) -> None:
-            meeting.wait(timeout=20)  # passes only if three are here together
+            meeting.wait(timeout=20)  # passes only if three threads wait here
 
     outcome = tuned_by(Together(Space(TILED, taken), bowl), threads=3)
     assert outcome.tried_all
@@ -346,7 +346,7 @@ def test_several_compile_at_once() -> None:
 
 
 def test_counts_order_by_the_busiest_unit() -> None:
-    """32 x 32 elements transposed: uncoalesced, through unpadded shared memory, and through padded shared memory."""
+    """A 32 x 32 transpose: uncoalesced, through unpadded shared memory, and through padded shared memory."""
     naive = Load.of({"instructions": 32 * 16, "global_load_sectors": 128, "global_store_sectors": 1024})
     conflicts = Load.of(
         {
@@ -368,11 +368,11 @@ def test_counts_of_divergence_atomics_and_local_memory_count() -> None:
     plain = {"instructions": 400, "global_load_sectors": 80}
     assert Load.of({**plain, "atomic_depth": 500}).cost > Load.of({**plain, "atomic_depth": 100}).cost
     assert Load.of({**plain, "local_store_bytes": 6400}).cost > Load.of(plain).cost
-    assert Load.of({**plain, "instructions": 800}).cost > Load.of(plain).cost  # both sides of branches
+    assert Load.of({**plain, "instructions": 800}).cost > Load.of(plain).cost  # as if both sides of branches ran
     assert Load.of({**plain, "occupancy": 1.0}).cost < Load.of({**plain, "occupancy": 0.25}).cost
 
 
-# The choices kept on disk ---------------------------------------------------------------------------------------------
+# Choices saved on disk ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -512,12 +512,12 @@ def test_a_fingerprint_follows_the_source_and_its_headers(tmp_path: Path) -> Non
     elsewhere.mkdir()
     (elsewhere / "k.cu").write_text(source.read_text())
     (elsewhere / "inner.cuh").write_text("#define N 1\n")
-    assert tuned.fingerprint(elsewhere / "k.cu", "sm_90a") == first  # contents, not paths
+    assert tuned.fingerprint(elsewhere / "k.cu", "sm_90a") == first  # depends on contents, not on paths
     (elsewhere / "inner.cuh").write_text("#define N 2\n")
     source.write_text('#include "inner.cuh"\n__global__ void k() { }\n')
     second = tuned.fingerprint(source, "sm_90a")
     assert second != first
-    header.write_text("#define N 100\n")  # alone
+    header.write_text("#define N 100\n")  # the header alone changes
     assert tuned.fingerprint(source, "sm_90a") not in (first, second)
 
 
