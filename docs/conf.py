@@ -43,7 +43,7 @@ suppress_warnings = (
 
 # The notebook is shown with its committed outputs; a test compares them with a new run.
 nb_execution_mode = "off"
-nb_render_error_lexer = "text"  # reports of faults are no tracebacks of IPython
+nb_render_error_lexer = "text"  # reports of faults are not IPython tracebacks
 
 # Headings have the same anchors as on GitHub.
 myst_heading_anchors = 4

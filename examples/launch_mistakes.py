@@ -25,7 +25,7 @@ from cudakit.show import example_tables, outputs, tables, terminal
 
 SCRIPT = Path(__file__).resolve().parent / "launch_mistakes" / "attempt.py"
 PEERS = {"peer:cupy": ("cupy",), "peer:cuda.core": ("cuda.core", "cupy"), "peer:triton": ("triton", "torch")}
-NOT_ASKED = {"peer:triton": ("integer for a pointer", "2048 threads a block", "1 MB of shared memory")}
+NOT_ASKED = {"peer:triton": ("integer for a pointer", "2048 threads per block", "1 MB of shared memory")}
 AT_ONCE = 6
 
 

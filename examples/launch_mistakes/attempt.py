@@ -32,7 +32,7 @@ MISTAKES = {
     "integer for a pointer": {"arguments": lambda x, y, host: (N, y, FACTOR, N)},
     "host array": {"arguments": lambda x, y, host: (host, y, FACTOR, N)},
     "integer out of range": {"kernel": "scale_int", "arguments": lambda x, y, host: (x, y, FACTOR, MANY)},
-    "2048 threads a block": {"block": 2048},
+    "2048 threads per block": {"block": 2048},
     "1 MB of shared memory": {"shared": 1 << 20},
     "every second element": {
         "arguments": lambda x, y, host: (x[::2], y, FACTOR, N // 2),

@@ -101,7 +101,7 @@ PHRASES = (
         r"\b(?:is|are|was|were|be|stays?|gives? the|results?|not|both) right\b",
         "correct",
         "the result is right",
-        (r"right (?:of|edge|side|half|hand|operand|shift|to the)",),
+        (r"(?:\w+ )?right (?:of|edge|side|half|hand|operand|shift|to the)",),
     ),
     Phrase("but for", r"\b(?:but|save) for\b", "except, without, unless", "all but for one"),
     Phrase(

@@ -155,7 +155,7 @@ def paragraphs(path: str, source: str) -> list[Paragraph]:
 
 
 def tracked(root: Path, places: Iterable[str] = ()) -> list[str]:
-    """The files that git tracks and this reads, below `places` (default: all), but for those that are data."""
+    """The files that git tracks and this reads, below `places` (default: all), except those that are data."""
     listed = subprocess.run(
         ["git", "ls-files", "--", *places], cwd=root, capture_output=True, text=True, check=True
     ).stdout.split("\n")
