@@ -103,7 +103,7 @@ _HINTS = {
     "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": "An earlier call broke the capture: its own error says which.",
     "CUDA_ERROR_STREAM_CAPTURE_UNJOINED": "A stream that waited for the captured one must be waited for in turn: "
     "stream.wait(other), before the capture ends.",
-    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "The event was recorded outside of the capture: wait for it before the "
+    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": "The event was recorded outside the capture: wait for it before the "
     "capture begins.",
     "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": "The legacy default stream waits for a stream that is being captured: "
     "capture a stream of device.stream(), which it is not ordered with.",

@@ -28,8 +28,9 @@ BATCH_MS = 1.0
 # The longest time that a stream is held, in nanoseconds: limits the delay by a slow host.
 LONGEST_HOLD_NS = 50_000_000
 
-_HOLD = """ // Keeps the stream busy for `nanoseconds`, so that work queued after it starts without gaps. __global__
-void hold(unsigned long long nanoseconds) {
+_HOLD = """
+// Keeps the stream busy for `nanoseconds`, so that work queued after it starts without gaps.
+__global__ void hold(unsigned long long nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
     do {

@@ -897,7 +897,7 @@ def test_memory_of_other_devices_is_refused_on_a_gpu():
     with opened("gpu") as context, Stream(context) as stream:
         with pytest.raises(DeviceMismatch, match="gpu:1"):
             makers.wrap(context, stream, Placed(2, 1))
-        with pytest.raises(DeviceMismatch, match="kind 8"):
+        with pytest.raises(DeviceMismatch, match="type 8"):
             makers.wrap(context, stream, Placed(8))
         with pytest.raises(DeviceMismatch, match="host memory"):
             makers.wrap(context, stream, np.zeros(3))
