@@ -84,8 +84,10 @@ def bench(
         The report, with one row per variant, shape, dtype and mode, also for those that failed or were skipped.
 
     Raises:
+        TypeError: If the family is given by its name.
         Refused: If the family does not have the shape or the name.
     """
+    _check_family(family)
     with _opened(device) as opened:
         places = _places(family.shapes_for(opened.kind, once=once) if shapes is None else shapes)
         runner = Bench(opened, once=once, seed=seed)
@@ -144,21 +146,31 @@ def tune(
         budget: Seconds per shape, dtype and mode.
         search: "auto", "exhaustive" or "random".
         seed: Seed of the search and of the inputs.
-        cold: Do not start from the usual configurations.
+        cold: Do not start from the default configurations.
         keep: Whether to keep the best configurations; False leaves "auto" as it is.
-        threads: Number of compilations at once; one per CPU if None.
+        threads: Number of compilations at once; one per CPU, less one, if None.
 
     Returns:
         The report, with one row per configuration that was tried.
 
     Raises:
+        TypeError: If the family is given by its name.
         Refused: If the family does not have the shape or the name.
     """
+    _check_family(family)
     settings = Settings(budget, search, seed, cold, keep, threads)
     with _opened(device) as opened:
         places = _places(family.shapes_for(opened.kind) if shapes is None else shapes)
         made = run_tuning(opened, family, places, Selection(variants, dtypes, modes), settings)
     return TuningReport(**{entry.name: getattr(made, entry.name) for entry in fields(made)})
+
+
+def _check_family(family: Any) -> None:
+    """Raise TypeError for the name of a family, which only commands accept."""
+    if isinstance(family, str):
+        raise TypeError(
+            f"family must be a Family, got {family!r}; import it: from cudakit.families.softmax import FAMILY"
+        )
 
 
 @contextmanager

@@ -154,7 +154,10 @@ def _device(shell: Any, wanted: str | None) -> Device:
     if isinstance(named, Device):
         return named
     if wanted is not None:
-        return _opened(wanted)
+        try:
+            return _opened(wanted)
+        except ValueError as error:
+            raise UsageError(f"%%cu --device {wanted}: not a variable that holds a Device, and {error}") from None
     # by identity: Out and _ hold the same ones
     there = {id(value): value for value in list(shell.user_ns.values()) if isinstance(value, Device) and _usable(value)}
     if len(there) > 1:

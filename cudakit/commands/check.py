@@ -59,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "package.module:FAMILY, or its name",
     )
     parser.add_argument(
-        "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
+        "--arch",
+        type=cli.parse_list,
+        default=["sm_80", "sm_90a"],
+        metavar="A,...",
+        help="the architectures (default: sm_80,sm_90a)",
     )
     parser.add_argument(
         "--examples",

@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--variants", type=cli.parse_names, metavar="NAME,...", help="only these (default: all)")
     parser.add_argument(
-        "--arch", type=cli.parse_list, default=["sm_80", "sm_90a"], metavar="A,...", help="(default: sm_80,sm_90a)"
+        "--arch",
+        type=cli.parse_list,
+        default=["sm_80", "sm_90a"],
+        metavar="A,...",
+        help="the architectures (default: sm_80,sm_90a)",
     )
     parser.add_argument(
         "-o", "--output", required=True, metavar="FOLDER", help="the folder to write; created if needed"

@@ -63,11 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="seed of the search and of the inputs (default: 0)"
     )
-    parser.add_argument("--threads", type=cli.positive, metavar="N", help="compile N at once (default: one per CPU)")
+    parser.add_argument(
+        "--threads", type=cli.positive, metavar="N", help="compile N at once (default: one per CPU, less one)"
+    )
     parser.add_argument(
         "--cold",
         action="store_true",
-        help="search without the usual configurations, and hold the best against them at the end",
+        help="search without the default configurations, and compare the best with them at the end",
     )
     parser.add_argument("--dry-run", action="store_true", help="save nothing: auto stays as it is")
     parser.add_argument("--forget", action="store_true", help="delete the family's saved configurations, and exit")

@@ -109,8 +109,8 @@ class Stream:
             if stream.context is not context and not stream.context.same_device(context):
                 theirs = stream.context
                 raise DeviceMismatch(
-                    f"{context.spec} got a stream of {theirs.spec}{theirs.told_apart(context)}; use a stream made by "
-                    "its stream()"
+                    f"the stream is on {theirs.spec}, not on {context.spec}{theirs.told_apart(context)}; use a "
+                    "stream of the latter"
                 )
             return stream
         handle = foreign_handle(stream)

@@ -214,7 +214,9 @@ class Kernel(Function):
             checked = Stream.of(self.context, stream)
         except Closed as error:
             raise Closed(f"{self.name}: {error}") from error
-        except (TypeError, DeviceMismatch) as error:
+        except DeviceMismatch as error:
+            raise LaunchError(f"{self.name}: {error}, or compile the kernel on the stream's device") from error
+        except TypeError as error:
             raise LaunchError(
                 f"{self.name}: {error}. The first argument is the stream: launch(stream, grid=...)"
             ) from error

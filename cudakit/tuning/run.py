@@ -47,7 +47,7 @@ class Settings:
         seed: The seed of inputs and of random searches.
         cold: Start without the default configurations; they are only compared with the best at the end.
         keep: Save the best configuration for "auto".
-        threads: Concurrent compiles; None for one per CPU.
+        threads: Concurrent compiles; None for one per CPU, less one.
     """
 
     budget_s: float = 60.0

@@ -151,6 +151,7 @@ def test_a_bug_shows_all_frames(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> 
         ("not-a-name", "must be a name of Python"),
         ("class", "must be a name of Python"),
         ('"open', "No closing quotation"),
+        ("--device nosuch", "not a variable that holds a Device, and unknown device 'nosuch'; use 'gpu'"),
     ],
 )
 def test_wrong_options_are_one_sentence(cell: Cell, line: str, match: str) -> None:
