@@ -411,7 +411,8 @@ def _run(
 
 @dataclass(frozen=True)
 class _Target:
-    """An output: its layout, its host buffer before the launch, its device buffer, and the array in that."""
+    """An output: its layout, the contents of its host buffer before the launch, its device buffer, and the array that
+    is a view of the device buffer."""
 
     place: Layout
     before: np.ndarray[Any, Any]

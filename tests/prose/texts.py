@@ -19,6 +19,9 @@ _FENCE = re.compile(r"^(```+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _LINK = re.compile(r"\]\([^)]*\)")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(*\[])")
+# an item of a list, an entry of Args or Raises, a heading of such a section
+_ITEM = re.compile(r"[-*] |\d+\. |\w+(?:, \w+)*: |(?:Args|Returns|Yields|Raises|Attributes):$")
+_TABLE = re.compile(r"={4,}[= ]*$")  # the first, second and last line of a table in a docstring
 # generated Python, regular expressions, PTX and CUDA C++ among the strings
 _CODE = re.compile(r"\\|->|;$|==| = |\w\(\)? is |^\(")
 _CUDA = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
@@ -52,7 +55,7 @@ def _joined(path: str, kind: str, lines: Iterable[tuple[int, str]]) -> Iterator[
     text, starts = "", []
     for number, line in lines:
         words = " ".join(line.split())
-        if starts and (not words or re.match(r"(?:[-*] |\d+\. )", words)):
+        if starts and (not words or _ITEM.match(words)):
             yield Paragraph(path, kind, text, tuple(starts))
             text, starts = "", []
         if words:
@@ -84,9 +87,14 @@ def _markdown(path: str, source: str) -> Iterator[Paragraph]:
 
 
 def _without_examples(lines: list[tuple[int, str]], margin: int) -> list[tuple[int, str]]:
-    """The lines of a docstring without its examples, which are indented past its margin after an empty line."""
-    kept, before, code = [], "", False
+    """The lines of a docstring without its tables and examples, which are indented after an empty line."""
+    kept, before, code, rules = [], "", False, 0
     for number, line in lines:
+        if _TABLE.match(line.strip()):
+            rules = (rules + 1) % 3
+        if rules or _TABLE.match(line.strip()):
+            kept.append((number, ""))
+            continue
         indent = len(line) - len(line.lstrip())
         code = bool(line.strip()) and indent >= margin + 4 and (code or not before.strip())
         kept.append((number, "" if code else line))

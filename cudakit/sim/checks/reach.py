@@ -24,11 +24,11 @@ _ANY = -1
 
 
 class Reach:
-    """The memory that a kernel can access. The granules are in bytes (1 or 4). ``local``: whether reads of local memory
-    can be checked. ``params`` are the offsets of the parameters through which the kernel may store to global memory;
-    None: it may store to any. ``symbols`` are the module's variables that it may store to by name.
+    """The memory that a kernel can access. Granules are in bytes (1 or 4). ``local``: whether reads of local memory can
+    be checked. ``params``: the offsets of the pointer parameters through which the kernel may store to global memory,
+    or None if it may store through any. ``symbols``: the module's variables to which the kernel may store by name.
 
-    ``programs`` are the kernel and all functions that it can call, ``variables`` the module's variables by name:
+    ``programs``: the kernel and all functions that it can call. ``variables``: the module's variables by name, each as
     (address, size).
     """
 
