@@ -158,10 +158,12 @@ class Converter:
             raise self.refuse(array, "it was closed and its memory freed; launch before close()")
         context = array.context
         if context is not self.context and not self.context.can_access(context):
+            peers = context.driver is self.context.driver
+            advice = "copy it, or call device.enable_peer(other) first" if peers else "copy it through the host"
             raise self.refuse(
                 array,
                 f"it is on {context.spec}, but the kernel is on {self.context.spec}"
-                f"{context.told_apart(self.context)}; copy it, or call device.enable_peer(other) first",
+                f"{context.told_apart(self.context)}; {advice}",
             )
         self._match(array, array.dtype, array.readonly)
         if not (declared or array.is_contiguous):

@@ -79,9 +79,7 @@ def kernel_test(
                 why, found = explained(bench, family, wrong)
                 what = _headline(found)
         if why is not None:
-            pytest.fail(
-                f"{family.name}/{variant.name}: {what}, seed {seed}\n{why}\nrepeat it with: {again}", pytrace=False
-            )
+            pytest.fail(f"{family.name}/{variant.name}: {what}, seed {seed}\n{why}\nreplay: {again}", pytrace=False)
 
     made: Callable[..., None] = test_kernel
     made.__doc__ = f"Compare each variant of {family.name} with the reference on drawn problems."

@@ -103,7 +103,7 @@ def test_the_tests_of_a_family_show_the_smallest_problem_the_line_and_the_comman
         assert "cudakit/" not in shown
 
     # the command draws the same problems
-    words = shlex.split(re.search(r"repeat it with: cudakit (.*)", wrong)[1])
+    words = shlex.split(re.search(r"replay: cudakit (.*)", wrong)[1])
     arguments = command_line.build_parser().parse_args(words)
     assert arguments.family == "mine.py:FAMILY"
     assert arguments.variants == ["wrong"]
