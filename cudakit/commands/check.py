@@ -29,8 +29,8 @@ HELP = """Compiles kernels for each architecture, prints their resources, and ru
 
 Printed per kernel: registers, shared memory, spills, warnings, and theoretical occupancy with its limit, for the block
 sizes that are known (launch bounds, a family's launches) or for common ones. The variants of a family, or those that
-cudakit.ops declares for a file's kernels, run on fuzzed problems under all checks and are compared with the reference;
---seed draws the same problems again. Any other file needs a script that launches its kernels on cudakit.Device():
+cudakit.ops declares for a file's kernels, run on fuzzed problems under all checks and are compared with the reference.
+The same --seed draws the same problems. Any other file needs a script that launches its kernels on cudakit.Device():
 
     cudakit check mine.py:FAMILY
     cudakit check scale.cu --run try_scale.py --annotate scale.html
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, default=60.0, help="start no new problem after this time (default: 60)"
     )
     parser.add_argument("--seed", type=int, help="the seed of an earlier run, to draw the same problems again")
-    parser.add_argument("--checks", type=cli.parse_list, metavar="C,...", help="only these (default: all)")
+    parser.add_argument(
+        "--checks", type=cli.parse_list, metavar="C,...", help="only these checks, such as race,init (default: all)"
+    )
     parser.add_argument("--run", metavar="SCRIPT.py", dest="script", help="a script that launches the file's kernels")
     parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters next to each line")
     parser.add_argument("--json", metavar="FILE", help="write the findings as JSON; -: print only the JSON to stdout")
