@@ -49,8 +49,10 @@ def families(report: Mapping[str, Any]) -> list[str]:
 
 
 def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
-    """The work that measures the rows of an older report again: shapes and variants per family, dtype and mode; only of
-    the families `named`, if there are any. Families, dtypes, modes and variants that no longer exist are left out."""
+    """Return the shapes and variants of an older report, per family, dtype and mode, to measure them again.
+
+    If `named` is not empty, only its families are measured. Families, dtypes, modes and variants that no longer exist
+    are left out."""
     from cudakit import ops
 
     known = {family.name: family for family in named} or ops.families()

@@ -282,7 +282,8 @@ class Context:
         When its last context is closed, the simulated device warns of leaks (LeakWarning): arrays, pinned memory,
         streams, events and modules that are still referenced, except the device's own (default streams, the modules
         that compile() keeps). It also warns (UnseenFault) of failed work and mistakes in host code that no call has
-        raised. warn: False skips both, as a `with` block does after an exception, whose traceback keeps objects alive.
+        raised. `warn=False` skips both warnings. A `with` block that ends with an exception skips them too, because the
+        traceback keeps objects alive.
         """
         if self.closed:
             return

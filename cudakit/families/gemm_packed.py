@@ -1,5 +1,5 @@
-"""Packing of matrix product operands, which transposes and aligns them once in scratch memory, for both families; and
-the variant of the fp32 products that multiplies packed operands."""
+"""Operand packing for both GEMM families: the operands are transposed and aligned once in scratch memory. Also the fp32
+variant that multiplies packed operands."""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ def _fill(
 
 
 def _normal_rounding(exact: Any, x: Any, **_: Any) -> Any:
-    """Return the rounding error: of the radius, relative to each number, and of the angle (at most 2 pi), relative to
-    the radius."""
+    """Return the allowed rounding error. The radius has an error relative to each number; the angle, which is at most
+    2 pi, has one relative to the radius."""
     return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
 
 

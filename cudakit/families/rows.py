@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from cudakit.family import ceil_div
 
 BLOCK = 256
-# By the floats per vector: the most vectors that a lane has in flight, and the most lanes that share a row. Measured on
-# an H200: more wide vectors per lane cost registers without a speed-up; fewer single floats leave memory bandwidth
+# Largest number of vectors that a lane loads at once, and of lanes that share a row; keys are floats per vector. On an
+# H200, more wide vectors per lane cost registers without a speed-up; fewer single floats leave memory bandwidth
 # unused.
 MOST_DEEP = {1: 8, 4: 2}
 MOST_LANES = {1: 32, 4: 16}

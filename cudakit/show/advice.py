@@ -95,7 +95,7 @@ def _uncoalesced(counters: Any) -> Iterator[Hint]:
 
 
 def conflict_ways(line: Any) -> float:
-    """n of a line's mean n-way bank conflict; at most 1 if no two lanes ever conflict.
+    """Return the average n of a line's n-way bank conflicts; at most 1 if no two lanes ever conflict.
 
     More wavefronts than the fewest are not always conflicts: 8-byte and 16-byte accesses take one wavefront for each
     half or quarter of the warp that has an active lane.

@@ -22,9 +22,10 @@ Group = tuple[str, tuple[int, ...], str, str]  # family, shape, dtype, mode
 class ReportColumn:
     """A column of a report's table.
 
-    heading: the text of its head. text: returns a row's cell, given the row and the row that it is compared with.
-    leave: a terminal's table leaves out the columns with the greatest number first, and those with 0 never. words:
-    text, not a figure. only: "page" if a terminal's table never has it, "terminal" if markdown never has it.
+    heading: the column's heading. text: returns the cell of a row, given the row and the row that it is compared with.
+    leave: the order in which a narrow terminal omits columns, largest number first; a column with 0 is always shown.
+    words: the cells are text, not figures. only: "page" for a column of Markdown tables only, "terminal" for a column
+    of terminal tables only.
     """
 
     heading: str

@@ -219,7 +219,7 @@ def test_dtypes_of_a_template_follow_the_inputs(make: Make, device: cudakit.Devi
 
 
 def test_the_dtype_of_an_output_is_read_from_any_kernel(make: Make, device: cudakit.Device) -> None:
-    """Of a later launch, of one without a mangled name, and of pairs of floats for a complex result."""
+    """The kernel may be of a later launch, have no mangled name, or store pairs of floats for a complex result."""
 
     def two(p: Any) -> tuple[Launch, ...]:
         count = ceil_div(p.n, 128)

@@ -203,7 +203,7 @@ WRONG: dict[str, tuple[str, Fields]] = {
 
 
 def test_vectors_are_tried_on_problems_that_they_take(source: str, device: cudakit.Device) -> None:
-    """By the kind "aligned": more than half of those are taken, and others refused; of all problems, few are."""
+    """More than half of the problems of the kind "aligned" are supported, but few of all problems."""
     family: Family[Any] = Family("mine", reference=lambda x: x, inputs={"x": "float32[n]"})
 
     def vectors(p: Any) -> Launch | str:

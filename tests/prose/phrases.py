@@ -95,6 +95,13 @@ PHRASES = (
         (r"^Where [^.]*$",),
         kinds=("page", "docstring", "comment"),
     ),
+    Phrase(
+        "opens with of, by the",
+        r"(?:^|(?<=[.!] ))(?:Of|By the)\b(?! course)",
+        "the subject first",
+        "Of two it is the first.",
+    ),
+    Phrase("held against", r"\b(?:held|holds?) against\b", "compared with", "it is held against its reference"),
     Phrase("all right", r"\b[Aa]ll right\b", "passed, correct", "all right"),
     Phrase(
         "right for correct",

@@ -66,8 +66,8 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
 
 
 def chosen(ours: Sequence[Row], measure: Measure) -> list[Row]:
-    """Of variants in the ladder's order, the first, the best, and those that improve noticeably on all before them; at
-    most seven, by their improvement."""
+    """Select at most seven variants, in the ladder's order: the first, the best, and those that improve most on all
+    variants before them."""
     best = measure.best(ours)
     gains: list[tuple[float, Row]] = []
     reached = 0.0
