@@ -186,7 +186,7 @@ class Watch:
 
 @contextlib.contextmanager
 def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
-    """Find the last store of a kernel to `size` bytes at `address`, while the block runs.
+    """Record the last kernel store to `size` bytes at `address` within the `with` block.
 
     After the block the list has that store's report (kernel, block, thread, places, launched), or is empty if there was
     no store.

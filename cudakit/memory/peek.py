@@ -61,7 +61,7 @@ def state(array: Any) -> str:
 def peek(array: Any, threshold: int, edge: int) -> Peeked | str:
     """Return the elements to show, or the state that prevents reading them ("" if there would be too many).
 
-    threshold, edge: numpy's printing options. Of arrays with more elements than `threshold`, only the ends are read.
+    threshold, edge: numpy's printing options. For arrays with more elements than `threshold`, only the ends are read.
     """
     reason = state(array)
     if reason:

@@ -116,7 +116,7 @@ class Source:
         return {"first": self._first(FIRST_BYTES // max(self.item.nbytes, 1))}
 
     def _first(self, most: int) -> str | None:
-        """Return a hash of the first `most` items, at least of one."""
+        """Return a hash of the first `most` items, or of one item if `most` is 0."""
         count = min(self.count, max(most, 1))
         first = np.empty((count, *self.item.shape), self.item.dtype)
         try:

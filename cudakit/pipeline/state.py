@@ -98,7 +98,7 @@ class State:
             self.condition.notify_all()
 
     def fail(self, ticket: Ticket, stage: str, error: BaseException) -> None:
-        """Stop the run. Of several failures, the one with the lowest rank is reported."""
+        """Stop the run. If several failures occur, the one with the lowest rank is reported."""
         with self.condition:
             failure = Failure(ticket, stage, error)
             if self.failure is None or failure.rank < self.failure.rank:

@@ -2,8 +2,8 @@
 // keys tile by tile, with a running maximum and sum for each query.
 //
 // Parameters as in problem.cuh, elements float, half or bfloat16, scale = log2(e) times the factor on the scores.
-// 256 threads, 16 x 16, compute ROWS queries of one head. Thread (y, x) computes, for rows y, y + 16, ...,
-// the scores of keys x, x + 16, ... and D / 16 columns of the output. Everything is float in shared memory: ROWS x D queries, KEYS x D
+// 256 threads, 16 x 16, compute ROWS queries of one head. Thread (y, x) computes, for rows y, y + 16, ..., the scores
+// of keys x, x + 16, ... and D / 16 columns of the output. Shared memory holds floats: ROWS x D queries, KEYS x D
 // keys and as many values, ROWS x (KEYS + 4) exponentiated scores. D is d rounded up to a supported size; elements
 // past d, sq or skv are zero. Float tiles are copied by cp.async during the other product, other types through
 // registers.

@@ -210,7 +210,7 @@ class Guard:
             self.shared.passed(blocks, self.events.last())
 
     def cluster_barrier(self, clusters: Array) -> None:
-        """Note that all threads of these clusters of the batch (a mask) have arrived at their barrier."""
+        """Record that all threads of some clusters have arrived at their barrier; a mask selects the clusters of the batch."""
         event = self.events.last()
         if self.shared is not None:
             self.shared.passed_cluster(clusters, event)
