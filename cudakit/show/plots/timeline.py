@@ -27,7 +27,8 @@ def timeline(spans: Sequence[ChunkSpan], path: str, title: str, done: PipelineRe
     """Draw a pipeline's spans to `path`: one lane per engine and thread, time from left to right, coloured by stream.
 
     The time between a copy's two events includes its wait for the copy engine. An engine carries out one copy at a
-    time, so a copy is drawn from the end of the one before it. Each device has one engine per direction. For a long run, the chunks in its middle are drawn.
+    time, so a copy is drawn from the end of the one before it. Each device has one engine per direction. For a long
+    run, the chunks in its middle are drawn.
 
     Args:
         spans: `PipelineReport.spans` of a run with `timeline=True`.

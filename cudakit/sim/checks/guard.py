@@ -210,7 +210,7 @@ class Guard:
             self.shared.passed(blocks, self.events.last())
 
     def cluster_barrier(self, clusters: Array) -> None:
-        """Record that all threads of some clusters have arrived at their barrier; a mask selects the clusters of the batch."""
+        """Record that all threads of the clusters in a mask have arrived at their barrier."""
         event = self.events.last()
         if self.shared is not None:
             self.shared.passed_cluster(clusters, event)

@@ -147,7 +147,7 @@ class AddressResolver:
         f.fail_access(self.site, fault, self.space, int(lanes[wrong[0]]), lanes[wrong])
 
     def _scattered(self, f: Fragment, lanes: LaneSet, address: Array) -> list[Piece]:
-        """The pieces of lanes that access several allocations, or memory that is not allocated."""
+        """Return one piece per allocation that the lanes access. Fails if a lane accesses unallocated memory."""
         run, size = f.batch.run, self.size
         left = np.ones(lanes.count, np.bool_)
         parts: list[tuple[Allocation, Array]] = []
