@@ -217,7 +217,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     sub = command("fill", "Writes tables and figures into Markdown files, from the JSON that their marks name.", fill)
-    sub.add_argument("file", nargs="+")
+    sub.add_argument("file", nargs="+", help="Markdown files with marks")
     sub.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
 
     sub = command("clangd", clangd.HELP, clangd.main)

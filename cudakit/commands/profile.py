@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as in python -m")
     parser.add_argument("--quiet", action="store_true", help="print no table and no progress")
     parser.add_argument("script", nargs="?", help="a .py file, any program, or a family such as mine.py:FAMILY")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script or family")
 
 
 def main(arguments: argparse.Namespace) -> int:
