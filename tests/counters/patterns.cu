@@ -1,5 +1,5 @@
-// One access to shared memory per pattern, each its own instruction, so that ncu counts them separately by code address.
-// A lane whose offset is negative is inactive.
+// One access to shared memory per pattern, each its own instruction, so that ncu counts them separately by code
+// address. A lane whose offset is negative is inactive.
 #include <cuda/std/cstdint>
 
 constexpr int kPatterns = 96;
