@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -315,6 +316,21 @@ def test_no_cuda_source_has_a_generic_lambda() -> None:
     assert any(path.suffix == ".cuh" for path in sources)
     matches = [(path, match) for path in sources for match in GENERIC_LAMBDA.finditer(path.read_text())]
     assert not [f"{path.relative_to(ROOT)}: {match[0]}" for path, match in matches]
+
+
+def test_kernels_in_strings_of_the_package_compile() -> None:
+    """Some of them only run on a GPU, such as the kernel that holds a stream while a bench queues launches."""
+    sources = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
+        for path in (ROOT / "cudakit").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.search(r"__global__[^;]*\{", node.value)
+    ]
+    assert sources
+    for place, source in sources:
+        assert ".entry" in build(source, name=place).ptx, place
 
 
 def test_threads_compile_the_same_as_one(tmp_path):
