@@ -326,7 +326,7 @@ def test_kernels_in_strings_of_the_package_compile() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and re.search(r"__global__[^;]*\{", node.value)
+        and re.search(r"__global__\s[^;{]*\{\n", node.value)
     ]
     assert sources
     for place, source in sources:
