@@ -1,1 +1,1 @@
-"""The command line: one module per command, and the parts that examples share with it."""
+"""The command line: one module per command, and the code that the examples share with the commands."""

@@ -41,7 +41,7 @@ def _is_row(row: Any) -> bool:
 
 
 def families(report: Mapping[str, Any]) -> list[str]:
-    """The names of the report's families that still exist."""
+    """Return the names of the families in the report that still exist."""
     from cudakit import ops
 
     known = ops.families()
@@ -49,10 +49,10 @@ def families(report: Mapping[str, Any]) -> list[str]:
 
 
 def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
-    """Return the shapes and variants of an older report, per family, dtype and mode, to measure them again.
+    """Return the shapes and variants to measure again, from an older report, grouped by family, dtype and mode.
 
-    If `named` is not empty, only its families are measured. Families, dtypes, modes and variants that no longer exist
-    are left out."""
+    If `named` is not empty, only the families in it are measured. Families, dtypes, modes and variants that no longer
+    exist are left out."""
     from cudakit import ops
 
     known = {family.name: family for family in named} or ops.families()
@@ -76,7 +76,7 @@ def work(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> Work:
 
 
 def no_rows(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> str:
-    """The reason that no row of a report can be measured again; for an empty `work`."""
+    """Return why no row of the report can be measured again. Call it if `work` returned nothing."""
     found = ", ".join(dict.fromkeys(row["family"] for row in report["rows"]))
     if not found:
         return "it has no rows"
@@ -87,12 +87,12 @@ def no_rows(report: Mapping[str, Any], named: Sequence[Ladder[Any]]) -> str:
 
 
 def refusal(report: Mapping[str, Any], device: Mapping[str, Any]) -> str:
-    """The reason that measurements on `device` cannot be compared with a report, or ""."""
+    """Return why measurements on `device` cannot be compared with the report, or "" if they can."""
     return regression.other_device(report["device"], device)
 
 
 def nothing_compared(name: str, why: str) -> int:
-    """Print that no rows were compared, and why. Returns the exit status."""
+    """Print that no rows were compared, and the reason. Returns the exit status."""
     terminal.say_error(f"NOTHING COMPARED with {name}: {why}", sys.stderr)
     return cli.EXIT_REFUSED
 

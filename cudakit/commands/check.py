@@ -94,7 +94,7 @@ def main(arguments: argparse.Namespace) -> int:
     outcome = Outcome(target.name, str(target.sources[0].path) if target.sources else target.name, checks)
     try:
         _check(arguments, target, outcome, out)
-    except BaseException as error:  # so that the files do not show a completed check
+    except BaseException as error:  # an interrupted check must not be written as a completed one
         outcome.nothing_checked = str(error) or type(error).__name__
         raise
     finally:
@@ -123,7 +123,7 @@ def _check(arguments: argparse.Namespace, target: Target, outcome: Outcome, out:
 
 
 def _refuse(arguments: argparse.Namespace, target: Target) -> None:
-    """Raise Refused for a wrong request, before anything runs."""
+    """Raise Refused for invalid arguments, before anything runs."""
     for arch in arguments.arch:
         if not re.fullmatch(r"sm_\d+[af]?", arch):
             raise Refused(f"--arch {arch} is not an architecture: write sm_80, sm_90a, ...")
@@ -273,7 +273,7 @@ def _fuzz(
 
 @contextlib.contextmanager
 def _quietly(wanted: bool) -> Iterator[None]:
-    """Redirect the output of scripts to stderr if `wanted`: stdout has only JSON."""
+    """Redirect the output of scripts to stderr if `wanted`, so that stdout has only JSON."""
     with contextlib.redirect_stdout(sys.stderr) if wanted else contextlib.nullcontext():
         yield
 
@@ -305,6 +305,7 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
 
 
 def _run_on(arches: Sequence[str]) -> str | None:
-    """The newest of the architectures that a simulated device supports, without its suffix; None if there is none."""
+    """Return the newest architecture that the simulated device supports, without its suffix; None if it supports
+    none."""
     able = [re.sub(r"[af]$", "", arch) for arch in arches if drivers.is_simulated(arch)]
     return max(able, key=lambda arch: int(arch[3:]), default=None)

@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace, folder: Path) -> compiler.Request:
-    """The compile request of a file in the folder."""
+    """Return the compile request for a file in the folder."""
     for directory in (folder, *map(Path, arguments.include)):
         if not directory.expanduser().is_dir():
             raise Refused(

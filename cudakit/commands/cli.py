@@ -1,4 +1,4 @@
-"""Shared parts of commands and examples: their common flags, opening the device, the exit status."""
+"""Code shared by the commands and the examples: common flags, opening the device, the exit status."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_shapes(text: str) -> list[Shape]:
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse one shape. Raises argparse's error for several, or none."""
+    """Parse one shape. Raises argparse's error unless there is exactly one."""
     shapes = parse_shapes(text)
     if len(shapes) > 1:
         raise argparse.ArgumentTypeError(f"{text!r} is more than one shape")
@@ -52,14 +52,15 @@ def parse_shape(text: str) -> Shape:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Help whose description keeps its lines and paragraphs, wrapped at words if the terminal is narrower."""
+    """Help formatter that keeps the description's lines and paragraphs, and wraps them at words on a narrow
+    terminal."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return terminal.wrapped(terminal.joined(text), width, hang="")
 
 
 def add_against_argument(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the flag that compares the result with an older one."""
+    """Add the flag for comparing the result with an older one."""
     parser.add_argument(
         "--against",
         metavar="OLD.json",
@@ -68,7 +69,7 @@ def add_against_argument(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def parse_list(text: str) -> list[str]:
-    """Parse a list: `a, b` is ["a", "b"]; an empty list if there is no name."""
+    """Parse a comma-separated list: `a, b` is ["a", "b"]. Returns an empty list if there is no name."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
@@ -81,7 +82,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every example and every measuring command."""
+    """Add the flags that every example and every measuring command has."""
     parser.add_argument(
         "--device",
         default="auto",
@@ -94,7 +95,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x8192,4096x12672") -> None:
-    """Add the flags of `add_common_arguments`, and those of a ladder's benchmark."""
+    """Add the flags of `add_common_arguments` and the flags for benchmarking a family."""
     add_common_arguments(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--shapes", type=parse_shapes, metavar="S,...", help=f"the shapes to run, such as {shapes}")
@@ -123,8 +124,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
 
 
 def family(name: str) -> Ladder[Any]:
-    """Return the family of a name: `mine.py:FAMILY`, `package.module:FAMILY`, a family of cudakit.ops, or one of an
-    installed package (entry points of the group cudakit.families). Raises Refused if there is none."""
+    """Return the family with this name: `mine.py:FAMILY`, `package.module:FAMILY`, a family of cudakit.ops, or a family
+    of an installed package (entry points of the group cudakit.families). Raises Refused if there is no such family."""
     from cudakit import ops
     from cudakit.family import find
 
@@ -151,7 +152,8 @@ def _climbable(found: Ladder[Any]) -> Ladder[Any]:
 
 
 def open_device(spec: str, **options: Any) -> Device:
-    """Open the device that `--device` names. options: of a simulated device; with options it is not shared."""
+    """Open the device that `--device` names. options: options of a simulated device; a device with options is not
+    shared."""
     from cudakit.device import Device
 
     try:
@@ -161,7 +163,8 @@ def open_device(spec: str, **options: Any) -> Device:
 
 
 def open_devices(spec: str, count: int | None) -> list[Device]:
-    """Open `count` devices of the kind that `--device` names; if None, all GPUs, or two simulated devices."""
+    """Open `count` devices of the kind that `--device` names. If `count` is None, open all GPUs, or two simulated
+    devices."""
     from cudakit.device import Device
 
     try:
@@ -171,7 +174,7 @@ def open_devices(spec: str, count: int | None) -> list[Device]:
 
 
 def positive(text: str) -> int:
-    """Parse a count. Raises argparse's error for anything but a whole number from 1 on."""
+    """Parse a count. Raises argparse's error for anything except a whole number of at least 1."""
     try:
         value = int(text)
     except ValueError:
@@ -182,7 +185,7 @@ def positive(text: str) -> int:
 
 
 def nothing_checked(why: str) -> int:
-    """Print to stderr why a command has checked nothing. Returns the exit status."""
+    """Print to stderr the reason why a command checked nothing. Returns the exit status."""
     print(f"error: NOTHING CHECKED: {why}", file=sys.stderr)
     return EXIT_REFUSED
 
@@ -198,7 +201,7 @@ def verdict(report: BenchReport) -> int:
 
 
 def under_profiler() -> bool:
-    """Whether this process runs under Nsight Compute, which replays each launch tens of times: launch only once."""
+    """Whether this process runs under Nsight Compute. It replays each launch tens of times, so launch only once."""
     return any(name.startswith(("NV_NSIGHT_INJECTION", "NV_COMPUTE_PROFILER")) for name in os.environ)
 
 
@@ -233,8 +236,8 @@ def progress(console: Console, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
-    """Run a main function and return its exit status. After an error of the request or of the system (files, pipes,
-    memory) print it to stderr and return 2. Any other exception is a bug and is raised. verbose: print the options of a
+    """Run a main function and return its exit status. Errors in the request and system errors (files, pipes, memory)
+    are printed to stderr and return 2. Any other exception is a bug and is raised. verbose: print the options of a
     source that did not compile."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before Python started
@@ -243,7 +246,7 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
         try:
             return main()
         finally:
-            sys.stdout.flush()  # raises here for a full disk or a closed pipe, not at the interpreter's exit
+            sys.stdout.flush()  # a full disk or closed pipe raises here, not at the interpreter's exit
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -267,6 +270,6 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
 
 
 def _drop_stdout() -> None:
-    """Point stdout at the null device, so that Python's last flush does not fail again."""
+    """Redirect stdout to the null device, so that Python's flush at exit does not fail again."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""A `.cu` file on the command line: how it is compiled, which ops declare it, which resources its kernels need."""
+"""A `.cu` file on the command line: how it is compiled, which ops use it, which resources its kernels need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILE = "a .cu file, in the working directory or among cudakit's own kernels"
 
 
 def add_compile_arguments(parser: argparse.ArgumentParser, file: str = FILE) -> None:
-    """Add the arguments for a file and its compilation. file: the help text of the file."""
+    """Add the arguments for a file and its compilation. file: the help text of the file argument."""
     parser.add_argument("file", help=file)
     parser.add_argument(
         "--names", action="append", default=[], metavar="NAME", help='a template to instantiate: --names "gemm<128, 8>"'
@@ -56,7 +56,7 @@ NO_ARCHITECTURE = "--arch names no architecture: write sm_80, sm_90a, ..."
 
 
 def no_kernels(path: Path) -> str:
-    """The message for a file without kernels."""
+    """Return the error message for a file without kernels."""
     return f"{path} has no kernels: a template has one per --names"
 
 
@@ -83,7 +83,7 @@ def compiled_for(
     macros: Sequence[tuple[str, Any]] = (),
 ) -> compiler.Compiled:
     """Compile the file for one architecture, or take it from the cache, with the template instances that `configs`
-    launch. macros: those of the launches; the command's own macros replace those of the same name."""
+    launch. macros: the launches' macros; a macro of the command line replaces one with the same name."""
     expect_options(arguments)
     defines: dict[str, Any] = dict(macros)
     defines |= {name: value or None for name, _, value in (pair.partition("=") for pair in arguments.define)}
@@ -131,15 +131,15 @@ def launches_of(pairs: Sequence[tuple[Any, Any]]) -> list[Launch]:
             for problem, *_ in problems(device, family):
                 made = variant.answer(problem)
                 if not isinstance(made, str):
-                    # without arguments: a struct among them cannot be hashed
+                    # without arguments, because a struct argument cannot be hashed
                     own = (replace(one, args=None, entry=one.entry or variant.entry) for one in made if not one.source)
                     configs |= dict.fromkeys(own)
     return list(configs)
 
 
 def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[Any], Any, Mapping[str, Any], str]]:
-    """The problems of a family's shapes for the simulated device, in each dtype and mode: the problem, its inputs and
-    output on `device`, the options, and a description."""
+    """Yield the problems of a family for the simulated device, for each shape, dtype and mode: the problem, its inputs
+    and output on `device`, the options, and a description."""
     import numpy as np
 
     for mode, options in family.modes.items():
@@ -160,8 +160,8 @@ def problems(device: Device, family: Ladder[Any]) -> Iterator[tuple[Any, list[An
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """The facts of a compiled kernel. `name`: its name expression or C++ name. `types`: its parameter types in C++ or
-    PTX. `bound`: the most threads per block that its launch bounds allow, or None."""
+    """Signature and resources of a compiled kernel. `name`: its name expression or C++ name. `types`: its parameter
+    types in C++ or PTX. `bound`: the most threads per block that its launch bounds allow, or None."""
 
     mangled: str
     name: str
@@ -189,7 +189,7 @@ _BOUND = re.compile(r"\.entry\s+([\w$%]+)[^{]*?\.(?:maxntid|reqntid)\s+([\d, ]+)
 
 
 def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
-    """The facts of every kernel, in the order of the PTX."""
+    """The signature and resources of every kernel, in the order of the PTX."""
     by_mangled = {mangled: expression for expression, mangled in compiled.lowered.items()}
     bounds = {match[1]: math.prod(map(int, match[2].split(","))) for match in _BOUND.finditer(compiled.ptx)}
     facts = []
@@ -197,7 +197,7 @@ def kernel_facts(compiled: compiler.Compiled) -> list[KernelFacts]:
         known = demangle(mangled)
         if known is not None and known.types:
             types = [kind.text for kind in known.types]
-        else:  # extern "C": the types in the source, if they are plain
+        else:  # extern "C": use the types in the source, if they are plain C types
             plain = plain_types(compiled.source, mangled, len(entry))
             types = [
                 kind.text if kind is not None and kind.size == parameter.size else _ptx_type(parameter)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @dataclass
 class FuzzOutcome:
     """The outcome of fuzzing. `ran` and `refused` count the supported and unsupported problems of all variants.
-    `different`: by variant, the number of distinct problems that ran; `short`: by variant, a sentence if it ran on too
-    few. `cut_after`: the seconds after which the run was cut short, None if it completed. `failed`: the wrong variants.
-    `failure`: the texts about them. `replay`: the command that draws their problems again, or all problems if none was
-    wrong. `reports`: the findings as data."""
+    `different`: the number of distinct problems that ran, by variant. `short`: an explanation for each variant that ran
+    on too few problems. `cut_after`: the seconds after which the run was stopped early; None if it completed. `failed`:
+    the variants with a wrong result. `failure`: the description of these failures. `replay`: the command that draws the
+    problems of the failed variants again, or all problems if no variant failed. `reports`: the findings as data."""
 
     family: str
     variants: list[str]
@@ -42,7 +42,7 @@ class FuzzOutcome:
     reports: list[Report] = field(default_factory=list)
 
     def add(self, variant: Variant[Any], coverage: Coverage, least: int) -> None:
-        """Add the problems of one variant, which must have run on `least` different ones."""
+        """Count one variant's problems; it must have run on at least `least` different problems."""
         self.problems += coverage.drawn
         self.refused += coverage.refused
         self.ran += coverage.drawn - coverage.refused
@@ -53,14 +53,15 @@ class FuzzOutcome:
             self._report(variant, [Report("too few problems", short, full_text=short)], self.replay)
 
     def fail(self, variant: Variant[Any], text: str, found: Sequence[Report], replay: str) -> None:
-        """Record the problem on which a variant was wrong. replay: the command that draws its problems again."""
+        """Record the problem on which a variant's result was wrong. replay: the command that draws the variant's
+        problems again."""
         self.problems += 1
         self.failed.append(variant.name)
         self.failure = text if self.failure is None else f"{self.failure}\n{text}"
         self._report(variant, found, replay)
 
     def _report(self, variant: Variant[Any], found: Sequence[Report], replay: str) -> None:
-        """Add reports about a variant. One without a place gets its source file as the place."""
+        """Add reports about a variant. A report without a place gets the variant's source file as its place."""
         about: dict[str, Any] = {"family": self.family, "variant": variant.name, "replay": replay}
         source = str(headers.find_source(variant.source))
         self.reports += [replace(one, **about).at(source) for one in found]
@@ -98,11 +99,11 @@ def run(
     checks: Collection[str] | None = None,
     seconds: float | None = None,
 ) -> FuzzOutcome:
-    """Run each of the variants `names` (all if empty) on `examples` different problems of at most `elements` elements,
-    of the kind that it supports. After a wrong variant the others still run, unless a fault has lost the GPU.
+    """Run each of the variants `names` (all if empty) on `examples` different problems that it supports, of at most
+    `elements` elements each. After a wrong variant the others still run, unless a fault has lost the GPU.
 
-    checks: those of a simulated device; all if None. seconds: start no new problem after this time; making a failing
-    problem smaller may take as long again. Raises Refused if the request is wrong or hypothesis is missing.
+    checks: the simulated device's checks to run; all if None. seconds: start no new problem after this time; making a
+    failing problem smaller may take as long again. Raises Refused if the request is wrong or hypothesis is missing.
     """
     try:
         from cudakit.testing import replay, search

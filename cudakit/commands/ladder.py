@@ -32,7 +32,7 @@ def main(description: str, family: str, arguments: Sequence[str] | None = None) 
 
 def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = None) -> int:
     """Measure the families `names` with the flags of `cli.add_bench_arguments`. old: the file of an older report to
-    compare with; without flags that select rows, the rows of that report are measured. Returns the exit status."""
+    compare with. If no flag selects rows, the rows of the older report are measured. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
     if arguments.plot is not None:
         plots.check(arguments.plot)
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
                 return against.nothing_compared(old, why)
         report = _measure(device, work, once, progress)
     status = finish(report, arguments, table)
-    if arguments.plot is not None:  # last: an error of the plot must not lose the measurements
+    if arguments.plot is not None:  # plots come last: an error while plotting must not lose the measurements
         plots.plot(report.as_dict(), arguments.plot)
     if old is not None and earlier is not None:
         status = max(status, against.conclude(earlier, report.as_dict(), old, table))
@@ -63,8 +63,9 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
 
 
 def selected(family: Ladder[Any], arguments: argparse.Namespace) -> list[tuple[Ladder[Any], Selection]]:
-    """The variants, dtypes and modes to run, of the family and of those that its function uses for other dtypes and
-    options: softmax of float16 is in softmax_modes. Raises Refused for an unknown variant, dtype or mode."""
+    """Return the variants, dtypes and modes to run, for the family and for the families that its function uses for
+    other dtypes and options: float16 softmax, for example, is in softmax_modes. Raises Refused for an unknown variant,
+    dtype or mode."""
     from cudakit import ops
 
     dtypes = {dtype: None for other in ops.families().values() for dtype in other.dtypes}
@@ -88,7 +89,7 @@ def selected(family: Ladder[Any], arguments: argparse.Namespace) -> list[tuple[L
 
 
 def _refuse(family: Ladder[Any], related: Mapping[str, Ladder[Any]], dtype: str, mode: str) -> NoReturn:
-    """Raise Refused for a dtype and mode that no family has, with a list of those that exist."""
+    """Raise Refused for a dtype and mode that no family has; the message lists the existing ones."""
     dtypes = list(dict.fromkeys(name for other in related.values() for name in other.usual_dtypes))
     modes = list(dict.fromkeys(name for other in related.values() for name in other.modes))
     for what, name, known in (("dtype", dtype, dtypes), ("mode", mode, modes)):
@@ -117,7 +118,7 @@ def _measure(
     with cli.progress(console, total) as bench.step:
         for family, shapes, selection in work:
             report.merge(bench.run(family, shapes, selection))
-    if bench.device is not device:  # a kernel lost it
+    if bench.device is not device:  # a faulting kernel made the device unusable
         bench.device.close()
     return report
 

@@ -19,8 +19,8 @@ _FILE = re.compile(r"^\s*\.file\s+(\d+)\s+\"([^\"]+)\"", re.MULTILINE)
 
 
 class FileKernels:
-    """The kernels of one source file by name, with their launches. All instances of a template count as one kernel,
-    each overload as one. Kernels of included headers are left out.
+    """The kernels of one source file by name, with their launches. All instances of a template count as one kernel;
+    each overload counts separately. Kernels of included headers are left out.
 
     compiled: the file compiled for each architecture.
     """
@@ -58,8 +58,8 @@ class FileKernels:
 
     @property
     def launches(self) -> dict[str, int]:
-        """Launches by kernel, in the order of the file's PTX, then the templates without an instance. The name of an
-        overloaded kernel includes its parameter types."""
+        """Return the launches per kernel: first the kernels in the order of the file's PTX, then templates without an
+        instance. The name of an overloaded kernel includes its parameter types."""
         short = [name.partition("(")[0] for name in self._launches]
         return {
             base if short.count(base) == 1 else name: count
@@ -72,7 +72,7 @@ class FileKernels:
         return sum(count > 0 for count in self._launches.values())
 
     def lines(self) -> list[str]:
-        """One line per kernel, and the number of checked ones."""
+        """Return one line per kernel, and the number of checked kernels."""
         return [
             *(f"  {name}: {_times(count)}" for name, count in self.launches.items()),
             f"{self.checked} of {len(self._launches)} kernel{'s' * (len(self._launches) != 1)} checked",
@@ -84,7 +84,7 @@ def _times(count: int) -> str:
 
 
 def _kernel_of(mangled: str) -> str:
-    """The kernel of a name in PTX: for an instance, its template."""
+    """Return the kernel with this name in PTX; for a template instance, the template."""
     known = demangle(mangled)
     if known is None:
         return mangled
@@ -92,7 +92,7 @@ def _kernel_of(mangled: str) -> str:
 
 
 def _entries(ptx: str, path: Path) -> list[str]:
-    """The kernels of a PTX text whose source is in `path`; all if it has no line info."""
+    """Return the kernels of a PTX text whose source is in `path`, or all kernels if the PTX has no line info."""
     own = {number for number, file in _FILE.findall(ptx) if annotate.same_file(file, path)}
     entries = []
     for match in _ENTRY.finditer(ptx):

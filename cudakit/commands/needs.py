@@ -17,7 +17,7 @@ from cudakit.driver import driver as drivers
 from cudakit.errors import CompileError
 from cudakit.show import outputs, terminal
 
-# block sizes shown if the used ones are unknown
+# block sizes shown if the kernel's block sizes are unknown
 _USUAL_BLOCKS = (128, 256, 512, 1024)
 
 
@@ -93,7 +93,7 @@ def _compile_for(
 def _occupancies(
     kernel: files.KernelFacts, arch: str, configs: Sequence[Any], compiled: compiler.Compiled
 ) -> Iterator[dict[str, Any]]:
-    """Theoretical occupancy for the block sizes that are known for a kernel, or for common ones."""
+    """Theoretical occupancy for the block sizes that a kernel is launched with, or for common block sizes."""
     known: list[tuple[int, int]] = []
     for config in configs:
         if compiled.lowered.get(config.entry) == kernel.mangled or config.entry == kernel.name:

@@ -1,8 +1,8 @@
-"""The items of a large stream. All chunks differ, so that one chunk's result is wrong in place of another's.
+"""The items of a large stream. All chunks differ, so a result written to the wrong chunk is detected.
 
 A stream of 100,000 items is larger than memory, and the measured time must not include making its items. So the items
-are windows of a ring: item i starts i items after item 0. The ring's length has no common factor with a chunk's length,
-so all chunks start at different places, unless there are more chunks than places.
+are windows into a ring buffer: item i starts i items after item 0. The ring's length and a chunk's length have no
+common factor, so all chunks start at different places, unless there are more chunks than places.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 Host = np.ndarray[Any, Any]
 RING_BYTES = 256 << 20  # size of a ring, all inputs together: larger than the caches of a processor
-MOST_BYTES = 4 << 30  # maximum size of a ring that needs more places because there are many chunks
+MOST_BYTES = 4 << 30  # maximum size of a ring that is enlarged because there are many chunks
 RESIDENT_BYTES = 1 << 30  # pinned memory from which the stream is read repeatedly
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The work on one stream of items. name: the family of its rows. function: for `pipeline.run`. inputs: their
-    number. item, dtype: shape and dtype of an item and of a result. reference: computes exact results, in float64, of a
-    list of blocks of items; plain: computes them in the work's own precision. reach: a row of a result depends on this
-    many rows of the item above and below; None for all rows. terms: the length of the longest sum in an element, 1 if
-    there is none."""
+    """The work on one stream of items. name: the family's name in the report. function: the function for
+    `pipeline.run`. inputs: the number of inputs. item, dtype: shape and dtype of an item and of a result. reference:
+    computes the results for a list of blocks of items in float64; plain: computes them in the work's own precision.
+    reach: the number of rows above and below that a row of the result depends on; None if it depends on all rows.
+    terms: the length of the longest sum in an element; 1 if there are no sums."""
 
     name: str
     function: Callable[..., Any]
@@ -60,7 +60,8 @@ class Workload:
 
     @property
     def by_rows(self) -> bool:
-        """Whether windows may start at any row of the ring: the result of a row does not depend on the whole item."""
+        """Whether windows may start at any row of the ring, because the result of a row does not depend on the whole
+        item."""
         return self.reach is not None and len(self.item) == 2 and self.item[0] > 2 * self.reach
 
 
@@ -88,13 +89,13 @@ class Ring:
         return cls(units, period)
 
     def place(self, number: Any) -> Any:
-        """The place at which an item starts; for an array of numbers, an array of places."""
+        """Return the place at which an item starts; for an array of item numbers, an array of places."""
         return number * self.units % self.period
 
 
 class FromRing(pipeline.Source):
-    """A stream of `count` items from a ring in memory, copied directly from it if it is pinned. array: the ring,
-    followed by a copy of its first places, as many as the longest chunk has."""
+    """A stream of `count` items from a ring in memory, copied to the device directly from the ring if that is pinned.
+    array: the ring, followed by a copy of its beginning that is as long as the longest chunk."""
 
     def __init__(self, array: Host, ring: Ring, item: pipeline.Item, count: int) -> None:
         self.array, self.item, self.count = array, item, count
@@ -102,7 +103,7 @@ class FromRing(pipeline.Source):
         self._pinned: bool | None = None
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, Host]]:
-        """The items in contiguous parts: (offset from start, items)."""
+        """Yield the items in contiguous parts, as (offset from start, items)."""
         units, at = self._ring.units, start
         while at < stop:
             place = self._ring.place(at)
@@ -128,20 +129,20 @@ class FromRing(pipeline.Source):
 class Items:
     """The stream's items: windows of a ring of standard normal numbers, used in chunks of at most `longest` items.
 
-    inputs: per input the ring, followed by a copy of its first places, as many as the longest chunk has.
+    inputs: one ring per input, followed by a copy of its beginning that is as long as the longest chunk.
     """
 
     work: Workload
     ring: Ring
     longest: int
     inputs: list[Host]
-    exact: Host = field(init=False)  # results per place of the ring: its row, or its item
+    exact: Host = field(init=False)  # the result at each place of the ring: a row or an item
     plain: Host = field(init=False)
 
     def __post_init__(self) -> None:
         period, reach = self.ring.period, self.work.reach or 0
         if self.work.by_rows:
-            # the ring as one tall item, with the rows on both sides on which its first and last rows depend
+            # the ring as one tall item, extended on both sides by the rows that its first and last rows depend on
             around = np.arange(-reach, period + reach) % period
             tall = [host[around][None] for host in self.inputs]
             exact, plain = (result(tall)[0] for result in (self.work.reference, self.work.plain))
@@ -152,7 +153,8 @@ class Items:
 
     @classmethod
     def make(cls, work: Workload, count: int, chunk: int, seed: int = 0) -> Items:
-        """`count` items, whose chunks of `chunk` items all differ. Raises Refused if that needs too much memory."""
+        """Make `count` items such that all chunks of `chunk` items differ. Raises Refused if that needs too much
+        memory."""
         ring, longest = Ring.of(work, count, chunk), min(chunk, count)
         rng = np.random.default_rng(seed)
         shape = (ring.period, *(work.item[1:] if work.by_rows else work.item))
@@ -187,7 +189,7 @@ class Items:
         exact, plain = self.exact[places], self.plain[places]
         reach = self.work.reach or 0
         if reach:
-            # at the edges of an item the results differ from the ring's
+            # results at the edges of an item differ from the ring's
             for edge, strip in ((np.s_[:reach], np.s_[: 2 * reach]), (np.s_[-reach:], np.s_[-2 * reach :])):
                 rows = [host[places[:, strip]] for host in self.inputs]
                 exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
@@ -211,7 +213,8 @@ class Items:
         return FromRing(array, ring, pipeline.Item.of(self.work.item, self.work.dtype), count)
 
     def resident(self, device: Device, count: int, *, pinned: bool = True) -> list[FromRing]:
-        """The stream from pinned or ordinary memory, of about RESIDENT_BYTES at most, which is read repeatedly."""
+        """Return one stream per input, from at most about RESIDENT_BYTES of pinned or ordinary memory that is read
+        repeatedly."""
         period, units = self.ring.period, self.ring.units
         nbytes = period * self.work.inputs * self.work.nbytes // units
         turns = max(min(count * units // period, RESIDENT_BYTES // max(nbytes, 1)), 1)
@@ -224,7 +227,7 @@ class Items:
         return sources
 
     def made(self, count: int) -> list[pipeline.Filled]:
-        """The stream whose items are made by the reading threads."""
+        """Return one stream per input, whose items the reader threads generate."""
         streams = [self._stream(host, count) for host in self.inputs]
         return [pipeline.Filled(stream.read, count, self.work.item, self.work.dtype) for stream in streams]
 

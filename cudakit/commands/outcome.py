@@ -17,9 +17,10 @@ class Outcome:
     """All findings of a check, with the keys of its JSON. The entries of architectures, fuzzed and runs have "ok",
     "step" (a description) and "seconds".
 
-    target: as the command names it. file: its first `.cu` file. nothing_checked: why nothing was checked, or None.
-    launches: the number of launches per kernel of the files, in fuzzing and runs. kernels_checked: the number of
-    kernels with a launch. They are empty and None if the command runs nothing. reports: all findings, each once.
+    target: the command's argument. file: the target's first `.cu` file. nothing_checked: why nothing was checked, or
+    None. launches: the number of launches per kernel of the files, in fuzzing and runs; empty if the command runs
+    nothing. kernels_checked: the number of kernels that were launched; None if the command runs nothing. reports: all
+    findings, each once.
     """
 
     target: str
@@ -49,7 +50,7 @@ class Outcome:
         return [*self.architectures, *self.fuzzed, *self.runs]
 
     def add(self, found: Iterable[Report]) -> None:
-        """Add reports. One without a place gets the file as its place."""
+        """Add reports. A report without a place gets the target's file as its place."""
         self.reports += [report.at(self.file) for report in found]
 
     def write(self, *, json: str | None, sarif_file: str | None, junit_file: str | None) -> None:

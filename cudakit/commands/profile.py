@@ -38,7 +38,7 @@ launch each variant once.
     cudakit profile --ranges softmax.tree_reduce,softmax.registers examples/softmax_compare.py --shapes 8192x8192
     cudakit profile --import gemm.ncu-rep --ceilings profiles/h200/gemm.json"""
 
-# the text by which a page of this command is recognised
+# a page with this text was written by this command
 _PAGE = "| launch | us | TFLOP/s |"
 
 SETS = ("row", "basic", "detailed", "full")
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """The command. Returns the exit status. Raises ProfilerError if ncu fails, Refused for a wrong request."""
+    """The command. Returns the exit status. Raises ProfilerError if ncu fails, and Refused for invalid arguments."""
     _check(arguments)
     if not arguments.imported:
         return _run(arguments)
@@ -124,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise Refused or ProfilerError for a wrong request, before anything runs."""
+    """Raise Refused or ProfilerError for invalid arguments, before anything runs."""
     if bool(arguments.script) == bool(arguments.imported):
         raise Refused("name either a script to profile or, with --import FILE, a report to read")
     if arguments.imported and not Path(arguments.imported).is_file():
@@ -202,7 +202,8 @@ def missing() -> list[str]:
 
 
 def stem_of(arguments: argparse.Namespace) -> Path:
-    """The common stem of the files: --output without a known extension, or the script's name in this folder."""
+    """Return the common stem of the output files: --output without a known extension, or the script's name in the
+    working directory."""
     name = Path(arguments.imported or arguments.script)
     own = name.name if arguments.script and arguments.module else name.stem
     if (family := _family(arguments)) is not None:
@@ -243,7 +244,8 @@ def _profiled(arguments: argparse.Namespace, stem: Path, progress: Console) -> d
 
 
 def _in_ncus_words(name: str) -> str:
-    """`softmax.tree_reduce` in ncu's notation; a name with ncu's own signs is returned unchanged."""
+    """Return a range such as `softmax.tree_reduce` in ncu's notation; a name that contains ncu's special characters is
+    unchanged."""
     return name if "@" in name or "/" in name else f"{nvtx.DOMAIN}@{name}/"
 
 
@@ -297,7 +299,7 @@ def _given_ceilings(names: Sequence[str] | None) -> list[ceilings.Ceiling]:
         report = outputs.load(Path(name))
         try:
             lines = ceilings.from_report(report, name)
-        except (AttributeError, KeyError, TypeError):  # JSON of another kind
+        except (AttributeError, KeyError, TypeError):  # JSON, but not a profile
             lines = []
         if not lines:
             raise Refused(f"--ceilings {name}: not a report of a bench or a profile with ceilings")

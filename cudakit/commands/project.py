@@ -62,13 +62,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _expect_identifier(name: str) -> None:
-    """Raise Refused for a name that cannot be a module's and a test's name."""
+    """Raise Refused for a name that is invalid for a module and its test."""
     if not re.fullmatch(r"(?!__)[A-Za-z_]\w{0,99}", name, re.ASCII) or keyword.iskeyword(name):
         raise Refused(f"{name!r} cannot name a module: write up to 100 letters, digits and _, such as row_norm")
 
 
 def _expect_unused(name: str) -> None:
-    """Raise Refused for the name of another module, which the project's would hide, unless it is in this folder."""
+    """Raise Refused if the project would hide another module of the same name, unless that module is in this folder."""
     spec = importlib.util.find_spec(name)
     origin = None if spec is None else spec.origin  # None for a folder without __init__.py
     if name == "conftest" or (origin is not None and Path(origin).parent != Path.cwd()):

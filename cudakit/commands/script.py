@@ -19,9 +19,9 @@ from cudakit.errors import CudakitError, DeviceUnavailable, LeakWarning, Refused
 
 
 def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> dict[str, Any]:
-    """Run a script until its threads and all queued work have ended, with the simulated device as the default one.
+    """Run a script, with the simulated device as the default device, until its threads and all queued work have ended.
 
-    Returns "ok", "failure" and "leaks" of the JSON, and "reports", the `Report`s. Raises Refused if the script
+    Returns the JSON's "ok", "failure" and "leaks", and "reports", a list of `Report`. Raises Refused if the script
     requests a GPU.
     """
     about: dict[str, Any] = {"step": f"run {script}", "arch": arch, "script": script}
@@ -95,7 +95,7 @@ def _failure(error: BaseException, script: str) -> str:
 
 @contextlib.contextmanager
 def _listening(warned: list[Any]) -> Iterator[None]:
-    """Collect reports that are raised as warnings, which Python may hide."""
+    """Collect the reports that are emitted as warnings, because Python may hide them."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

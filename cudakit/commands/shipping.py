@@ -130,7 +130,7 @@ def _export_family(arguments: argparse.Namespace, family: Ladder[Any]) -> int:
 
 
 def _name(arguments: argparse.Namespace, usual: str) -> str:
-    """The name of the export. Raises Refused if it cannot name a header."""
+    """Return the name of the export. Raises Refused if a header cannot have this name."""
     name = usual if arguments.name is None else arguments.name
     if not re.search("[A-Za-z0-9]", name):
         raise Refused(f"{name!r} cannot be a prefix of C functions: pass a name with a letter, --name scale")

@@ -1,8 +1,8 @@
-"""Shared parts of examples of pipelines: their flags, the ways to process one stream of items, the check of each chunk.
+"""Code shared by the pipeline examples: flags, the ways to process one stream of items, the check of each chunk.
 
-The first items are compared in full with a float64 reference. While the stream runs at its own speed, one row of each
-item is compared. All chunks differ (`numbered.Items`), so a chunk in the wrong place or a buffer that was refilled too
-early is detected.
+The first items are compared in full with a float64 reference. While the stream is timed, only one row of each item is
+compared. All chunks differ (`numbered.Items`), so a chunk in the wrong place or a buffer that was refilled too early is
+detected.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
 
-HOST_SLACK = 128 << 20  # memory besides the pinned buffers: compilation, copies for the comparison
+HOST_SLACK = 128 << 20  # memory used besides the pinned buffers, by compilation and copies for the comparison
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chunk: str) -> None:
-    """Add the common flags and those of a pipeline. count, size, chunk: the defaults as shown in the help."""
+    """Add the common flags and the pipeline's flags. count, size, chunk: the defaults, as shown in the help."""
     cli.add_common_arguments(parser)
     parser.add_argument("--count", type=cli.positive, metavar="N", help=f"number of items ({count})")
     parser.add_argument("--size", type=cli.positive, metavar="N", help=f"rows and columns of an item ({size})")
@@ -69,7 +69,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 class Judge:
-    """A sink that compares the results with the reference: one row of each item, or with `full` all rows."""
+    """A sink that compares the results with the reference: one row of each item, or all rows if `full`."""
 
     def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
         self._judge, self._row = items.judge if full else items.judge_rows, row
@@ -94,7 +94,7 @@ class Judge:
 
 
 def cpu_row(items: Items, shape: tuple[int, ...]) -> Row:
-    """The time of numpy for the first items, scaled to all items."""
+    """Return numpy's time for the first items, scaled to all items."""
     row = Row(Subject(items.work.name, "cpu", None, shape, items.work.dtype, idea="numpy on the host"))
     some = items.blocks(0, max(1, min(shape[0], items.longest, (16 << 20) // max(items.work.nbytes, 1))))
     row.judge(items.judge(0, items.work.plain(some)))
@@ -134,9 +134,9 @@ def pipelined_row(
     console: Console,
     timeline: bool = False,
 ) -> tuple[Row, pipeline.PipelineReport]:
-    """Process the stream in a pipeline; before it is timed, the first items are compared in full."""
+    """Process the stream in a pipeline. The first items are compared in full before the stream is timed."""
     row = Row(Subject(items.work.name, name, rung, shape, items.work.dtype, idea=idea))
-    # A full chunk and the last short one, so that the timed run does not compile.
+    # Run a full chunk and the last, shorter chunk, so that the timed run does not compile.
     first = min(shape[0], chunk + shape[0] % chunk)
     whole = np.full((first, *items.work.item), np.nan, items.work.dtype)
     options: dict[str, Any] = {
@@ -164,9 +164,9 @@ def pipelined_row(
 def ways(
     items: Items, device: Device, shape: tuple[int, ...], chunk: int, arguments: argparse.Namespace, console: Console
 ) -> tuple[list[Row], pipeline.PipelineReport]:
-    """Process the stream by numpy, sequentially from ordinary and from pinned memory, and in pipelines from pinned
-    memory and from generated items. Returns the rows, and the report of the pipeline from pinned memory, with a
-    timeline for --plot."""
+    """Process the stream in five ways: with numpy, sequentially from ordinary and from pinned memory, and in pipelines
+    from pinned memory and from generated items. Returns the rows, and the report of the pipeline from pinned memory,
+    with a timeline for --plot."""
     rows = [cpu_row(items, shape)]
     for rung, pinned, memory in ((1, False, "ordinary memory"), (2, True, "pinned memory")):
         idea = f"a wait after each step, {memory}"
@@ -206,6 +206,6 @@ def draw(done: pipeline.PipelineReport, arguments: argparse.Namespace, title: st
 
 
 def link_ceiling(report: pipeline.PipelineReport) -> dict[str, Any]:
-    """The link's bandwidths of a report, as a ceiling in the JSON."""
+    """Return the link's bandwidths in a report, as a ceiling for the JSON."""
     link = report.link
     return {} if link is None else {"link": {"h2d": link.h2d, "d2h": link.d2h, "both": link.both}}

@@ -54,9 +54,9 @@ class Target:
 
 
 def target_of(text: str) -> Target:
-    """The target that a user names: a file (in the working directory, then among cudakit's kernels), else a family.
+    """Return the target with this name: a file (in the working directory, then among cudakit's kernels), else a family.
 
-    Raises FileNotFoundError for a `.cu` file that does not exist, and Refused for a family that does not.
+    Raises FileNotFoundError if the `.cu` file does not exist, and Refused if the family does not exist.
     """
     if not text.endswith(".cu") and (text.endswith(".py") or not Path(text).is_file()):
         return _family_target(text)

@@ -139,7 +139,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def search(arguments: argparse.Namespace, earlier: Earlier, step: Callable[[str], None]) -> TuneReport:
-    """Run all requested searches, up to one that loses the GPU."""
+    """Run all requested searches; stop after a search that loses the GPU."""
     from cudakit.commands import ladder
     from cudakit.tuning.run import Settings, tune
 
@@ -171,7 +171,7 @@ _GO_ON = "from cudakit.commands.tuning import go_on; go_on()"
 
 
 def _elsewhere(arguments: argparse.Namespace, earlier: Earlier) -> TuneReport:
-    """`search` in another process. Raises Refused if that ends without a report."""
+    """Run `search` in another process. Raises Refused if that process ends without a report."""
     given = {name: value for name, value in vars(arguments).items() if name != "run"}
     with tempfile.TemporaryDirectory() as folder:
         to = os.path.join(folder, "report")
@@ -190,7 +190,8 @@ def _elsewhere(arguments: argparse.Namespace, earlier: Earlier) -> TuneReport:
 
 
 def go_on() -> None:
-    """The main function of the other process: read the work from stdin, write the report to the file named there."""
+    """The main function of the other process: read the work from stdin, and write the report to the file that the work
+    names."""
     given, earlier, to = pickle.load(sys.stdin.buffer)
     report = search(argparse.Namespace(**given), earlier, lambda text: None)
     with open(to, "wb") as file:

@@ -1,7 +1,8 @@
-"""Parameter types for C and C++: those of the kernel's signature, if both languages have them.
+"""Parameter types for C and C++: the types of the kernel's signature, if both languages have them.
 
-A class that is passed by value is an opaque struct of its size and alignment. A pointer to a class is `void *`, except
-to CUDA's vector types, which <vector_types.h> declares, and to its half types, which are declared as structs.
+A class that is passed by value becomes an opaque struct of the same size and alignment. A pointer to a class becomes
+`void *`, with two exceptions: <vector_types.h> declares CUDA's vector types, and the header declares the half types as
+structs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SAME = frozenset(
         "unsigned long long",
     ]
 )
-# types whose width depends on the host, and those with the width that they have on the device
+# types whose width depends on the host, each with the fixed-width type that it is on the device
 _OTHERWISE = {
     "long": "int64_t", "unsigned long": "uint64_t", "wchar_t": "int32_t", "char8_t": "unsigned char",
     "char16_t": "uint16_t", "char32_t": "uint32_t",
@@ -39,9 +40,9 @@ _HALF_ALIASES = {"half": "__half"}
 
 @dataclass
 class Types:
-    """The types of one header. prefix: the prefix of its names. declared: the structs that it declares for classes, by
-    C++ name, with size and alignment; halves: the half types that it uses; vectors: whether it uses CUDA's vector
-    types."""
+    """The types of one header. prefix: the prefix of its names. declared: the structs that the header declares for
+    classes, by C++ name, with size and alignment. halves: the half types that it uses. vectors: whether it uses CUDA's
+    vector types."""
 
     prefix: str
     unique: identifiers.Unique
@@ -80,7 +81,7 @@ class Types:
         return self.declared[key][0]
 
     def _is_vector(self, kind: Type) -> bool:
-        """Whether it is a vector type that <vector_types.h> declares without a deprecation warning."""
+        """Whether the type is a vector type that <vector_types.h> declares without a deprecation warning."""
         found = kind.kind == "vector" and kind.text not in _HALVES
         if kind.target is not None and kind.target.size == 8 and kind.lanes == 4:
             found = False

@@ -48,7 +48,7 @@ class Data:
 def text(
     bundle: Bundle, banner: Sequence[str], samples: Sequence[Sample], reasons: Mapping[int, str]
 ) -> tuple[str, bytes]:
-    """The program and its data file. reasons: by the number of an entry, the reason that it has no sample."""
+    """The program and its data file. reasons: why an entry has no sample, by the entry's number."""
     prefix = identifiers.identifier(bundle.name)
     data = Data()
     functions = [_function(bundle, prefix, number, sample, data) for number, sample in enumerate(samples)]

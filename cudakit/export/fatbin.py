@@ -1,4 +1,4 @@
-"""Fat binaries: machine code for several architectures and PTX for later ones, in one file for the driver."""
+"""Fat binaries: machine code for several architectures, and PTX for later architectures, in one file for the driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from cudakit.errors import CudakitError
 
 
 def make(name: str, cubins: Mapping[str, bytes], jit: str | None, compiled: Mapping[str, Compiled]) -> bytes:
-    """Return the fat binary of `cubins`, by architecture ("sm_90a"), and of the PTX for the architecture `jit`, if any.
+    """Return a fat binary with `cubins`, a dict by architecture ("sm_90a"), and the PTX for the architecture `jit`, if
+    any.
 
     It is not compressed, so that every driver of CUDA 13 can read it. The same input makes the same bytes. Raises
     CudakitError if nvFatbin is not installed, or rejects an image.
@@ -40,7 +41,7 @@ def _nvfatbin() -> Any:
         from cuda.bindings import nvfatbin
 
         nvfatbin.version()
-    except Exception as error:  # the bindings raise what their loader raises: several unrelated classes
+    except Exception as error:  # the bindings' loader raises several unrelated exception classes
         raise CudakitError(
             f"nvFatbin cannot be loaded ({type(error).__name__}: {error}). Install it: "
             "pip install nvidia-nvfatbin 'cuda-bindings>=13.1'"

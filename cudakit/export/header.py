@@ -11,7 +11,7 @@ from cudakit.export.c_types import Types
 from cudakit.export.sources import Bundle, Entry, Image
 from cudakit.launch.signature import Parameter
 
-_SHOWN = 6  # the most launches listed in a comment
+_SHOWN = 6  # maximum number of launches listed in a comment
 
 
 def filled(template: str, values: dict[str, str]) -> str:
@@ -74,7 +74,7 @@ def _rows(values: Sequence[str]) -> str:
 
 
 def _codes(image: Image) -> str:
-    """Its architectures in the loader's notation: "80 90a 80+"."""
+    """The image's architectures in the loader's notation: "80 90a 80+"."""
     codes = [arch.removeprefix("sm_") for arch in image.compiled]
     return " ".join(codes + ([f"{image.jit.removeprefix('sm_')}+"] if image.jit else []))
 
@@ -97,7 +97,7 @@ def _structs(types: Types) -> str:
 
 
 def _conversions(types: Types) -> str:
-    """The C++ function that converts a class of the program to a struct of the header."""
+    """The C++ function that converts the program's class to the header's struct."""
     if not types.declared:
         return ""
     return f"""
@@ -117,7 +117,7 @@ template <class To, class From> inline To {types.prefix}_bytes(const From &value
 
 
 def names_of(parameters: Sequence[Parameter]) -> list[str]:
-    """The names of the launcher's parameters for those of the kernel."""
+    """The names of the launcher's parameters, one per kernel parameter."""
     return identifiers.parameter_identifiers([parameter.name for parameter in parameters])
 
 
@@ -170,7 +170,7 @@ def _facts(entry: Entry) -> list[str]:
 
 
 def _usual(entry: Entry) -> list[str]:
-    """The launch configurations of its family's problems, one line each."""
+    """The launch configurations that the kernel's family uses for its shapes, one line each."""
     lines = [
         f"{one.title}: grid {_times(one.grid)}, block {_times(one.block)}, {one.shared} bytes of dynamic shared memory"
         + (f", clusters of {_times(one.cluster)}" if one.cluster is not None else "")
@@ -194,8 +194,8 @@ def _with_names(entry: Entry, chosen: Sequence[Parameter]) -> list[tuple[Paramet
 
 
 def _constants(name: str, entry: Entry) -> str:
-    """Constants of a kernel: the most threads per block, or the block and the cluster that it was compiled for; and the
-    block and shared memory of its usual launches, if they are all equal."""
+    """Constants of a kernel: the maximum threads per block, or the block and cluster sizes that it was compiled for;
+    also the block size and shared memory of its usual launches, if all of these are equal."""
     values: dict[str, int] = {}
     if entry.block is not None:
         values |= {f"{name}_BLOCK_{axis}": extent for axis, extent in zip("XYZ", entry.block, strict=True)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-# keywords of C and C++, of later standards too, and names that the launchers use
+# C and C++ keywords, including later standards, and names that the launchers use
 _RESERVED_WORDS = """
     alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class
     co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype
@@ -35,7 +35,7 @@ _HEADERS = frozenset(_HEADER_WORDS.split())
 
 
 def is_header(stem: str) -> bool:
-    """Whether `stem`.h is the name of a header of C, of the system or of CUDA."""
+    """Whether `stem`.h is the name of a C, system or CUDA header."""
     return stem.lower() in _HEADERS
 
 
@@ -47,8 +47,8 @@ def identifier(name: str) -> str:
 
 
 class Unique:
-    """Makes names distinct: a call returns the name, with a number if it was returned before. key: names with the same
-    key count as equal; avoid: names that are never returned."""
+    """Makes names distinct: a call returns the name, with a number appended if the name was already returned. key:
+    names with the same key count as equal; avoid: names that are never returned."""
 
     def __init__(self, key: Callable[[str], str] = str, avoid: frozenset[str] = frozenset()) -> None:
         self._key = key
@@ -64,13 +64,14 @@ class Unique:
 
 
 def launcher_names() -> Unique:
-    """Makes names for launchers and structs: they differ in more than case, and the header does not use them."""
+    """Makes names for launchers and structs. They differ in more than case and never equal one of the header's own
+    names."""
     return Unique(str.lower, _LAUNCHERS)
 
 
 def parameter_identifiers(names: list[str]) -> list[str]:
-    """C names for the parameters of a function: the source's names, or arg0, arg1, ... if they are missing; with an
-    underscore if the name is a keyword of C or used by the launcher."""
+    """C names for a function's parameters: the source's names, or arg0, arg1, ... if they are missing. A name that is a
+    C keyword or is used by the launcher gets an underscore."""
     unique = Unique()
     made = []
     for number, name in enumerate(names):

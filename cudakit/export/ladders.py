@@ -30,7 +30,8 @@ Key = tuple[Path, tuple[tuple[str, Any], ...]]
 
 
 class WrongResult(CudakitError):
-    """A variant's result is wrong on one of its family's problems. again(watch): runs it again within watch(output)."""
+    """A variant's result is wrong on one of its family's problems. again(watch): runs the variant again within
+    watch(output)."""
 
     def __init__(
         self, variant: str, title: str, verdict: Comparison, again: Callable[[Callable[..., Any]], None]
@@ -53,7 +54,7 @@ class Problem:
 
     @property
     def output(self) -> Any:
-        """The output, or the tuple of several."""
+        """The output, or a tuple if there are several outputs."""
         return self.outputs[0] if len(self.outputs) == 1 else self.outputs
 
     @property
@@ -63,9 +64,9 @@ class Problem:
 
 @dataclass
 class Kernels:
-    """The kernels that a family's variants launch. sources: in the order of the variants. runs: each variant with the
-    problems that it supports, whose arrays `close` frees. left_out: variants without a kernel to export, and the
-    reason."""
+    """The kernels that a family's variants launch. sources: the sources, in the order of the variants. runs: each
+    variant with the problems that it supports; `close` frees the arrays of the problems. left_out: why a variant has no
+    kernel to export, by its name."""
 
     device: Device
     sources: list[Source]
@@ -81,7 +82,8 @@ class Kernels:
 
 
 def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequence[str], device: Device) -> Kernels:
-    """The kernels that variants of `family` (all if `variants` is empty) launch for its shapes, on a simulated device.
+    """Return the kernels that `variants` of `family` (all if empty) launch for the family's shapes, on a simulated
+    device.
 
     Raises Refused for an unknown variant, and if there is nothing to export.
     """
@@ -119,7 +121,7 @@ def collect(family: Ladder[Any], variants: Sequence[str], architectures: Sequenc
 
 
 def _problems(family: Ladder[Any], device: Device) -> Iterator[Problem]:
-    """The problems of the family's shapes for the simulated device that are not empty, in each dtype and mode."""
+    """Yield the family's problems for the simulated device, for each shape, dtype and mode, except empty problems."""
     for mode, options in family.modes.items():
         for dtype in family.usual_dtypes:
             for shape in family.shapes_for("sim"):
@@ -142,7 +144,7 @@ def _problem(
 
 
 def _key(variant: Variant[Any], launch: Launch) -> tuple[Key, str]:
-    """The source of a launch with its macros, and the entry in it."""
+    """Return the source of a launch, with its macros, and the launch's entry in that source."""
     source, entry, defines = variant.entry_of(launch)
     return (headers.find_source(source), defines), entry
 
@@ -174,7 +176,7 @@ def _three(extents: int | Sequence[int]) -> tuple[int, int, int]:
 
 class Recording:
     """Runs variants on the simulated device and records them for a bundle with one image per source. current: the title
-    of the current run; variant: its variant."""
+    of the current run. variant: the variant of the current run."""
 
     def __init__(self, family: Ladder[Any], kernels: Kernels, bundle: Bundle) -> None:
         self._family, self._kernels, self._bundle = family, kernels, bundle
@@ -187,8 +189,9 @@ class Recording:
     def samples(self) -> tuple[list[Sample], dict[int, str]]:
         """Run each variant on all problems that it supports.
 
-        Returns samples of each variant's smallest problem and of problems that launch other kernels; and by an entry's
-        number the reason that no sample launches it. Raises WrongResult, or the error of the simulated device.
+        Returns samples of each variant's smallest problem and of problems that launch other kernels, and a dict with
+        the reason for each entry that no sample launches, by the entry's number. Raises WrongResult, or the error of
+        the simulated device.
         """
         made: list[Sample] = []
         launched: set[int] = set()
@@ -242,7 +245,8 @@ class Recording:
         return recorder.sample(compared)
 
     def _prepare(self, problem: Problem) -> None:
-        """Fill the outputs before a run: with the input if in place, the family's initial value, else the poison."""
+        """Fill the outputs before a run: with the input if the variant works in place, else with the family's initial
+        value if it has one, else with the poison pattern."""
         for array in problem.outputs:
             if self._family.in_place:
                 array.copy_from(np.ascontiguousarray(problem.hosts[self._family.over]))
@@ -262,7 +266,8 @@ class Recording:
     def _judge(
         self, variant: Variant[Any], problem: Problem, title: str, results: tuple[Any, ...], scratch: Any
     ) -> tuple[Any, Any]:
-        """Return the reference and the rounding bound. Raises WrongResult if the result differs by more."""
+        """Return the reference and the rounding bound. Raises WrongResult if the result differs from the reference by
+        more than the bound."""
         family, dtypes = self._family, [one.dtype for one in results]
         exact = family.exact(problem.hosts, dtypes, **problem.options)
         allowed = family.allowed(exact, problem.hosts, variant, dtypes, **problem.options)

@@ -1,7 +1,7 @@
 """Samples: the launches of the example program and their expected results, recorded on the simulated device.
 
-A `Recorder` records the arrays and launches of one run on the simulated device. Its Sample has the bytes of each
-argument, with pointers as places in its buffers, and the expected contents of the buffers with their tolerances.
+A `Recorder` records the arrays and launches of one run on the simulated device. The resulting Sample has the bytes of
+each argument (pointers are stored as places in the buffers), and the expected contents of the buffers with tolerances.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cudakit.memory.array import DeviceArray
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation of a sample. before: its bytes before the first kernel. expected, tolerance: the elements, of
-    `dtype`, after the last kernel, as float64 or whole numbers, and the largest difference allowed for each; None if
-    the buffer is not compared."""
+    """One allocation of a sample. before: its bytes before the first kernel. expected: the elements (of `dtype`) after
+    the last kernel, as float64 or integers. tolerance: the largest difference allowed per element. Both are None if the
+    buffer is not compared."""
 
     name: str
     before: bytes
@@ -32,7 +32,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Place:
-    """A pointer into a buffer: the buffer's number, and the offset from its start in bytes."""
+    """A pointer into a buffer: the buffer's number, and the offset in bytes from the buffer's start."""
 
     buffer: int
     offset: int
@@ -70,7 +70,7 @@ class Recorder:
         self._calls: list[Call] = []
 
     def launch(self, entry: int, kernel: Kernel, stream: Any, keywords: dict[str, Any]) -> None:
-        """Launch `kernel`, whose entry has the number `entry`, and record its arguments."""
+        """Launch `kernel` and record its arguments. entry: the number of the kernel's entry."""
         prepared = kernel.prepare(**keywords)
         prepared.launch(stream)
         addresses = (ctypes.c_void_p * len(kernel.parameters)).from_address(prepared.pointers)
@@ -97,7 +97,7 @@ class Recorder:
         return value
 
     def sample(self, compared: dict[str, tuple[Any, Any]]) -> Sample:
-        """The recorded sample. compared: by an array's name, its expected elements and their tolerances."""
+        """Return the recorded sample. compared: expected elements and tolerances, by the array's name."""
         buffers = []
         for name, array in self._arrays.items():
             if name not in compared:

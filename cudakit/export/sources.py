@@ -40,8 +40,8 @@ class Usual:
 @dataclass(frozen=True)
 class Wanted:
     """One kernel to export. entry: its C++ name or name expression ("k<4>"). since: the first architecture that it is
-    compiled for. idea: one line for its comment. cluster: whether a launch passes a cluster size; cooperative: whether
-    all blocks must be resident at once; None: found out from the compiled code."""
+    compiled for. idea: one line for its comment. cluster: whether a launch passes a cluster size. cooperative: whether
+    all blocks must be resident at once. If these are None, they are read from the compiled code."""
 
     entry: str
     since: str = "sm_75"
@@ -84,9 +84,9 @@ class Image:
 @dataclass(frozen=True)
 class Entry:
     """One exported kernel. name: its name expression or C++ name. identifier: its name in C. image: the number of its
-    Image. max_threads: the most threads per block that its launch bounds allow; block, required_cluster: the sizes that
-    it was compiled for; None if they are not fixed. cluster: whether a launch passes a cluster size. idea: one line.
-    resources: by architecture."""
+    Image. max_threads: the maximum threads per block that its launch bounds allow. block, required_cluster: the block
+    and cluster sizes that it was compiled for; None if not fixed. cluster: whether a launch passes a cluster size.
+    idea: one line. resources: by architecture."""
 
     name: str
     identifier: str
@@ -115,12 +115,12 @@ class Bundle:
     entries: tuple[Entry, ...]
 
     def entry(self, image: int, name: str) -> Entry:
-        """The entry of an image called `name`."""
+        """Return the entry called `name` of an image."""
         return next(one for one in self.entries if one.image == image and one.name == name)
 
 
 def build(name: str, sources: Sequence[Source], architectures: Sequence[str], *, ptx: bool = True) -> Bundle:
-    """Compile `sources` for `architectures` ("sm_80", "sm_90a"). ptx: include PTX, for later devices.
+    """Compile `sources` for `architectures` ("sm_80", "sm_90a"). ptx: whether to include PTX, for later devices.
 
     Raises Refused for unknown architectures, sources without kernels, and kernels with internal linkage; CompileError
     if a source does not compile.
@@ -152,7 +152,8 @@ def _since(source: Source) -> str:
 
 
 def _compiled(source: Source, arch: str) -> compiler.Compiled | None:
-    """The source compiled for one architecture, with the kernels wanted there; None if there are none."""
+    """Return the source compiled for one architecture, with the kernels to export for it; None if there are no such
+    kernels."""
     wanted = [one for one in source.wanted if order(one.since)[0] <= order(arch)[0]]
     if source.wanted and not wanted:
         return None
@@ -188,7 +189,8 @@ _CLUSTER = re.compile(r"%(?:cluster_|nclusterid|clusterid)|barrier\.cluster|\bma
 def _entries(
     source: Source, compiled: Mapping[str, compiler.Compiled], image: int, names: identifiers.Unique
 ) -> Iterable[Entry]:
-    """The wanted kernels of one source in the order of `wanted`, or all in the order of the PTX."""
+    """Yield the kernels of one source in the order of `wanted`, or, if that is empty, all kernels in the order of the
+    PTX."""
     known: dict[str, tuple[str, compiler.Compiled]] = {}
     for one in compiled.values():
         for mangled in ptx_entries(one.ptx):
@@ -206,7 +208,7 @@ def _entries(
         called = {mangled: lowered.get(mangled) or _named(mangled) for mangled in by_mangled}
         shared = Counter(called.values())
         chosen = [
-            (mangled, Wanted(name if shared[name] == 1 else _spelled(mangled)))  # of overloads, with parameter types
+            (mangled, Wanted(name if shared[name] == 1 else _spelled(mangled)))  # overloads: with parameter types
             for mangled, name in called.items()
         ]
     for mangled, wanted in chosen:
@@ -297,8 +299,8 @@ def _text_of(ptx: str, mangled: str) -> tuple[str, str]:
 
 
 def _parameters(mangled: str, in_ptx: tuple[PtxParameter, ...], source: str) -> tuple[Parameter, ...]:
-    """The parameters of a launch. If the mangled name has no types (`extern "C"`), they are the plain C types of the
-    source whose sizes match the PTX."""
+    """The parameters of a launch. If the mangled name has no types (`extern "C"`), the source's plain C types are used
+    if their sizes match the PTX."""
     layout: list[tuple[int, int]] = []
     offset = 0
     for parameter in in_ptx:

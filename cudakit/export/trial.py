@@ -1,7 +1,8 @@
 """Guess arguments for the kernels of a file that no family declares, so that the example can launch them.
 
-Each kernel runs on the simulated device with one small block and numbers that suit most kernels as sizes. If it runs
-without a report, the example launches it in the same way and expects the same results; if not, it prints the reason.
+Each kernel runs on the simulated device with one small block; integer arguments are numbers that most kernels can use
+as sizes. If it runs without a report, the example launches it in the same way and expects the same results; if not, it
+prints the reason.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from cudakit.shipped import order
 NOT_SIMULATED = "it was not run: no architecture of the export can be simulated"
 
 _SIZE = 16  # the value of each integer parameter
-_ELEMENTS = 1 << 12  # length of each array: enough for three axes of _SIZE
+_ELEMENTS = 1 << 12  # length of each array: enough for three dimensions of _SIZE
 _THREADS = 32
 _SHARED = 4096
 
 
 def run(bundle: Bundle) -> tuple[list[Sample], dict[int, str]]:
-    """One sample per kernel that runs, and the reason for each other entry, by its number."""
+    """Return one sample per kernel that runs, and for each other entry the reason, by the entry's number."""
     samples: list[Sample] = []
     reasons: dict[int, str] = {}
     for number, entry in enumerate(bundle.entries):
@@ -90,7 +91,7 @@ def _try(number: int, entry: Entry, code: compiler.Compiled, device: Device) -> 
 
 
 def _values(parameter: Parameter, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """The contents of an array: small numbers; integers are valid indices of the array."""
+    """Return the contents of an array: small numbers; integers are valid indices into the array."""
     target = parameter.type.target
     names = pointer_dtypes(target) if target is not None else None
     name = names[0] if names else "float32"
@@ -105,7 +106,7 @@ def _values(parameter: Parameter, rng: np.random.Generator) -> np.ndarray[Any, A
 
 
 def _number(parameter: Parameter) -> Any:
-    """A scalar: a size, a small float, or zero bytes for a struct."""
+    """Return a scalar argument: a size, a small float, or zero bytes for a struct."""
     kind = parameter.type
     if kind.kind == "float":
         return 0.5
@@ -119,7 +120,8 @@ def _number(parameter: Parameter) -> Any:
 
 
 def _compared(found: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """The expected result on a GPU and its tolerance, which covers other orders of summation and approximations."""
+    """Return the expected result on a GPU, and a tolerance that allows another order of summation and approximate
+    functions."""
     if found.dtype.kind in "iub":
         return found, 0
     wide = found.astype(np.float64)

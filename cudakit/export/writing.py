@@ -23,10 +23,10 @@ def contents(
     *,
     ptx: bool = True,
 ) -> dict[str, bytes]:
-    """The contents of all files of an export, by name. The same bundle makes the same bytes.
+    """Return the contents of all files of an export, by name. Equal bundles produce identical bytes.
 
-    version: cudakit's. samples: what the example launches; reasons: why it does not launch an entry, by its number.
-    ptx: include PTX, for the simulated device.
+    version: cudakit's version. samples: the launches of the example. reasons: why the example does not launch an entry,
+    by the entry's number. ptx: whether to include PTX, for the simulated device.
     """
     prefix = identifiers.identifier(bundle.name)
     banner = [f"{prefix}.h: launchers of kernels, written by cudakit {version}.", "", *_provenance(bundle)]
@@ -57,7 +57,7 @@ def contents(
 
 
 def _provenance(bundle: Bundle) -> list[str]:
-    """Lines on what was compiled, and the licence of what cudakit wrote."""
+    """Return lines that list the compiled sources and state the licence of the generated files."""
     lines = [
         "This file is cudakit's under the Apache License 2.0; the kernels are under the licence of their sources:",
         "",
@@ -85,8 +85,8 @@ def _shipped(bundle: Bundle, number: int, image: Image, texts: Mapping[str, str]
 
 
 def write(folder: Path, files: Mapping[str, bytes], *, force: bool = False) -> list[Path]:
-    """Write the files of an export to `folder`, which is made if needed. Files of an earlier export of the same name
-    that are as it wrote them are replaced, or removed if this one has no such file. Returns the paths written.
+    """Write the files of an export to `folder`, which is made if needed. Unmodified files of an earlier export of the
+    same name are replaced, or removed if this export has no such file. Returns the paths written.
 
     Raises Refused, before anything is written, for other existing files, unless `force` is set.
     """

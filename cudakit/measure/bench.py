@@ -167,7 +167,7 @@ class Bench:
                         cpu = False
                     left = self._case(report, case, every, left)
             except ContextLost as error:
-                # The row that was being checked caused it.
+                # The row that was being checked caused the fault.
                 variant, row = left[0]
                 row.fail(wrong_results.text(wrong_results.of_error(error, variant)))
                 left = left[1:]
@@ -199,8 +199,8 @@ class Bench:
         every: list[tuple[Variant[Any], Row]],
         left: list[tuple[Variant[Any], Row]],
     ) -> list[tuple[Variant[Any], Row]]:
-        """Check the rows `left` until one loses the device; if none does, time `every` row. Return the rows that remain
-        to be run on another device."""
+        """Check the rows `left` until one loses the device; if none does, time the rows of `every`. Return the rows
+        that remain to be run on another device."""
         # Everything is checked before anything is timed.
         for number, (variant, row) in enumerate(left, 1):
             self.step(f"{case.said} {variant.name}")
@@ -301,7 +301,7 @@ def _check_peer(case: BenchCase, peer: Peer, row: Row, timer: GpuTimer) -> None:
         with peer.on(case.stream):
             (launch,) = peer.bind(case.sets[:1], case.stream, _cost(timer))
             case.check(launch, row)
-    except Exception as error:  # not our code: an error of a peer must not end our run
+    except Exception as error:  # an error in a peer's code must not end our run
         row.skip(f"{type(error).__name__}: {error}".splitlines()[0])
 
 

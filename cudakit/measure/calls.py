@@ -1,4 +1,4 @@
-"""The host's cost of a user's call: of our functions in cudakit.ops and of the peers' functions, in turns in one run.
+"""The host time per call of our functions in cudakit.ops and of the peers' functions, measured in turns in one run.
 
 Our functions get torch tensors if torch is installed and sees the GPU, otherwise cudakit's own arrays.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from cudakit.measure.peers.peer import Peer
     from cudakit.measure.rows import Row
 
-# Calls per burst, and the most GPU milliseconds that a burst may queue. Bursts of slow kernels have fewer calls,
-# because the host waits for all of the GPU's work after each burst.
+# Calls per burst, and the maximum GPU time, in milliseconds, that a burst may queue. Bursts of slow kernels have fewer
+# calls, because the host waits for all of the GPU's work after each burst.
 CALLS, BURST_GPU_MS = 300, 5.0
 # Warm-up calls before each burst, which load the code into the host's caches after the wait; and bursts per call.
 LEAD, BURSTS = 10, 5
@@ -30,8 +30,8 @@ LEAD, BURSTS = 10, 5
 
 @dataclass(frozen=True)
 class _Measured:
-    """A call and the row of its cost. within: the context that the call is made in. arrays: the library of its
-    arrays."""
+    """A call, and the row that receives its cost. within: the context that the call is made in. arrays: the library
+    whose arrays the call uses."""
 
     row: Row
     call: Launch
@@ -39,7 +39,7 @@ class _Measured:
     arrays: str
 
     def burst(self) -> Burst:
-        """Return a burst whose work takes the GPU at most BURST_GPU_MS."""
+        """Return a burst that takes at most BURST_GPU_MS of GPU time."""
         device = self.row.times.device
         most = CALLS if device is None else max(1, int(BURST_GPU_MS / device.median))
         return Burst(self.call, min(CALLS, most), min(LEAD, most), self.within)
@@ -48,8 +48,8 @@ class _Measured:
 def take_calls(case: BenchCase, ours: Iterable[tuple[Variant[Any], Row]], theirs: Iterable[tuple[Peer, Row]]) -> None:
     """Measure the host's cost per call of every row whose check passed, on the case's first set of arrays.
 
-    A row is left without a cost if no user's call does its work, or if it is a peer whose call fails. If one of our
-    calls fails, its row fails.
+    A row gets no cost if users have no call that does its work, or if it is a peer's row and the call fails. If one of
+    our calls fails, its row fails.
     """
     measured = [found for variant, row in ours if row.ok and (found := _our_call(case, variant, row)) is not None]
     measured += [found for peer, row in theirs if row.ok and (found := _their_call(case, peer, row)) is not None]
@@ -66,7 +66,7 @@ def _our_call(case: BenchCase, variant: Variant[Any], row: Row) -> _Measured | N
     within: Any = nullcontext
     arrays: tuple[Any, Any, Any] = (inputs, output, case.stream)
     if with_torch is not None:
-        # Like torch's own functions, ours then use torch's current stream.
+        # Given torch tensors, our functions use torch's current stream, as torch's own functions do.
         within = functools.partial(with_torch.on_stream, case.stream, case.device.ordinal)
         arrays = (*with_torch.tensors(inputs, output), None)
     try:
@@ -93,7 +93,7 @@ def _their_call(case: BenchCase, peer: Peer, row: Row) -> _Measured | None:
         _try(call, within(), case)
     except ContextLost:
         raise
-    except Exception:  # not our code: its row has no cost
+    except Exception:  # an error in a peer's code: its row gets no cost
         return None
     return _Measured(row, call, within, peer.arrays)
 

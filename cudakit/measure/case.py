@@ -32,8 +32,8 @@ GUARD_BYTES = 4096
 class GuardedOutput:
     """An output array between two guard zones, all filled with a poison pattern.
 
-    This detects unwritten elements and out-of-bounds writes; on the simulated device such a write is a fault that names
-    the source line.
+    This detects unwritten elements and out-of-bounds writes; on the simulated device an out-of-bounds write is a fault
+    that names the source line.
     """
 
     def __init__(self, device: Device, shape: Shape, dtype: np.dtype[Any], stream: Stream) -> None:
@@ -110,7 +110,8 @@ class BenchCase:
         self.family.launch(self.device, variant, self.inputs, self.output, self.stream, **self.options)
 
     def verdict(self, result: Any, variant: Variant[Any] | None = None) -> Comparison:
-        """Compare a result (a tuple for several outputs), of `variant` if given, with the reference."""
+        """Compare a result (a tuple if there are several outputs) with the reference. variant: the variant that
+        computed it, if any."""
         allowed = self._allowed_for(self.family.rounding_of(variant), variant)
         return self.family.compared(result, self.reference, allowed)
 
@@ -121,7 +122,8 @@ class BenchCase:
         return self._allowed[kind]
 
     def check(self, launch: Launch, row: Row, variant: Variant[Any] | None = None, *, errors: bool = True) -> None:
-        """Run `launch`, of `variant` if given, on the poisoned output and compare the result with the reference.
+        """Run `launch` on the poisoned output and compare the result with the reference. variant: the variant launched,
+        if any.
 
         errors: also measure the largest errors of a correct result, which takes ten times as long for a large one.
         """
@@ -161,7 +163,7 @@ class BenchCase:
             row.counters = _counted(counters, sum(guarded.array.size for guarded in self.outputs))
 
     def _adds(self, launch: Launch, variant: Variant[Any] | None) -> str:
-        """Return the last words of the message if the result is correct on an output of zeros, which means that the
+        """Return an addition to the error message if the result is correct on a zeroed output, which means that the
         kernel adds to its output; else ""."""
         for guarded in self.outputs:
             guarded.array.fill(0, self.stream)
@@ -186,8 +188,8 @@ class BenchCase:
         )
 
     def _prepare_outputs(self) -> None:
-        """Fill the outputs with the poison pattern, or with the initial value or in-place input of the family's
-        kernels."""
+        """Fill the outputs with the poison pattern, or, if the family's kernels need it, with an initial value or the
+        in-place input."""
         for guarded in self.outputs:
             guarded.poison(self.stream)
             if self.family.in_place:
@@ -212,7 +214,7 @@ class BenchCase:
             self.sets.append((inputs, one_or_all(made)))
 
     def prepared(self, variant: Variant[Any]) -> list[Launch]:
-        """Return one prepared run of `variant` per copy of the arrays. The runs share one scratch memory."""
+        """Return one prepared run of `variant` per copy of the arrays. All runs share one scratch allocation."""
         if variant.run is not None:
             launch = functools.partial(self.family.launch, self.device, variant)
             return [functools.partial(launch, *arrays, self.stream, self.problem) for arrays in self.sets]
@@ -265,7 +267,7 @@ class Transfers:
         self._to = [case.device.pinned(array.shape, array.dtype) for array in several(case.output)]
 
     def time(self, launch: Launch) -> float:
-        """Return milliseconds by the host's clock, because the work starts and ends on the host."""
+        """Return milliseconds, measured with the host's clock because the work starts and ends on the host."""
         case = self._case
 
         def work() -> None:

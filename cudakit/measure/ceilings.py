@@ -1,6 +1,6 @@
 """The ceilings that a bench's rows are compared with: a copy of the same bytes, a large copy, the fp32 peak.
 
-A family's ceiling is "copy", measured here, or the name of a peer (`cublas`), whose own row is the ceiling.
+A family's ceiling is "copy", which is measured here, or the name of a peer (`cublas`), whose row is then the ceiling.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rows are matched by family, variant, shape, dtype and mode. On a GPU, times are compared (`time_ms`, and the host's
 `call_us`, `host_us` and `loop_us`). A row changed if the ranges from the tenth to the ninetieth percentile of the two
-reports do not overlap, and its median changed by more than FLOOR. The host's times also depend on the host's load: a
-change of ours is ignored if those of peers changed as much. The simulated device does not model time, so its counters
-are compared; they are the same in every run, so any difference counts.
+reports do not overlap, and its median changed by more than FLOOR. Host times also depend on the host's load, so a
+change in our host time is ignored if a peer's changed as much. The simulated device does not model time, so its
+counters are compared; they are the same in every run, so any difference counts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Identity = tuple[str, str, str, str, str]  # family, variant, shape, dtype, mode
 
 @dataclass(frozen=True)
 class Change:
-    """A figure of a row that changed. ratio: new over old. judged: whether it counts for the exit status; rows of peers
-    and of the CPU do not."""
+    """A changed figure of a row. ratio: new over old. judged: whether the change counts for the exit status; changes in
+    rows of peers and of the CPU do not."""
 
     row: str
     figure: str
@@ -111,18 +111,18 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
 
 
 def _times(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float]]:
-    """Yield each time that both rows have, with the difference that counts as noise."""
+    """Yield each kind of time that both rows have, with the difference that counts as noise."""
     for figure in TIMES:
         was, now = _spread(old.get(figure)), _spread(new.get(figure))
         if was is not None and now is not None:
             below, above = sorted((was, now), key=lambda spread: spread.median)
-            # the ranges overlap if the medians differ by less than the sum of the two halves between them
+            # the ranges overlap if the medians differ by less than the two half-ranges that face each other
             facing = (below.p90 - below.median) + (above.median - above.p10)
             yield figure, was.median, now.median, max(facing, FLOOR * was.median)
 
 
 def _drift(before: Mapping[Identity, Any], after: Mapping[Identity, Any]) -> dict[str, float]:
-    """Return the largest relative change of a peer per host time; the peers' code is the same in both reports."""
+    """Return, for each host time, a peer's largest relative change; the peers' code is the same in both reports."""
     found: dict[str, float] = {}
     for key in before.keys() & after.keys():
         if key[1].startswith("peer:"):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Subject:
-    """The subject of a row: one variant of a family on one shape. rung: its position in the ladder; None if it is not
-    in the ladder."""
+    """The subject of a row: one variant of a family on one shape. rung: the variant's position in the ladder; None if
+    it is not in the ladder."""
 
     family: str
     variant: str
@@ -87,8 +87,8 @@ class LaunchShape(TypedDict, total=False):
 
 @dataclass(slots=True)
 class Row:
-    """One variant on one shape. A script with more figures derives a class, whose own fields come last in the JSON.
-    counters: of the simulated device. pipeline: the report of the pipeline, if the work used one."""
+    """One variant on one shape. A script that reports more figures derives a class; the fields it adds come last in the
+    JSON. counters: the simulated device's counters. pipeline: the report of the pipeline, if the work used one."""
 
     subject: Subject
     rates: Rates = field(default_factory=Rates)
@@ -129,16 +129,16 @@ class Row:
         self.verdict.ok, self.verdict.why = False, why
 
     def skip(self, why: str | None) -> None:
-        """Set the reason why it was not run; None if it was."""
+        """Set the reason why the row was not run; None if it was."""
         self.verdict.skipped = why
 
     def not_run(self, why: str) -> None:
-        """Set the reason why it was not run, or not finished, and drop its results."""
+        """Set the reason why the row was not run, or not finished, and drop its results."""
         self.verdict = Verdict(skipped=f"not run: {why}")
 
     def timed(self, spread: Spread, *, traffic: float | None = None, flops: float | None = None) -> None:
         """Set the time of the work, in milliseconds, and the rates computed from it. traffic: minimum bytes of memory
-        traffic. flops: floating-point operations. None: no such rate."""
+        traffic. flops: floating-point operations. If one is None, its rate is not set."""
         self.times.device = spread
         seconds = spread.median / 1000
         self.rates.gbps = None if traffic is None else traffic / seconds / 1e9

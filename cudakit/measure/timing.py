@@ -25,7 +25,7 @@ Launch = Callable[[], object]
 # Launches per batch. The launch queue has about a thousand entries and blocks the host when it is full.
 BURST = 200
 BATCH_MS = 1.0
-# The longest time that a stream is held, in nanoseconds: limits the delay by a slow host.
+# The longest time that a stream is held, in nanoseconds; it limits the delay that a slow host can cause.
 LONGEST_HOLD_NS = 50_000_000
 
 _HOLD = """
@@ -121,7 +121,7 @@ def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = Non
     """Return the number of copies of a problem that together are three times as large as the L2, so that no launch
     finds its inputs there.
 
-    It is at least one, at most `most`, and at most what fits in `free_bytes` of device memory.
+    The number is at least one, at most `most`, and limited by `free_bytes` of device memory.
     """
     count = math.ceil(3 * l2_bytes / max(bytes_touched, 1))
     if free_bytes is not None:
@@ -131,8 +131,8 @@ def rotations(bytes_touched: int, l2_bytes: int, *, free_bytes: int | None = Non
 
 @dataclass(frozen=True)
 class Burst:
-    """A measurement of the host's cost of `call`: `count` timed calls after `lead` untimed ones, in the context that
-    `within` returns, which is not timed."""
+    """A measurement of the host time of `call`: `count` timed calls after `lead` untimed calls. All are made within the
+    context that `within` returns; entering it is not timed."""
 
     call: Launch
     count: int = BURST
@@ -154,8 +154,8 @@ class Burst:
 def host_costs(
     calls: Mapping[str, Launch | Burst], settle: Launch, *, burst: int = BURST, bursts: int = 50
 ) -> dict[str, Spread]:
-    """Return the host's microseconds per call of each of `calls`, by bursts of `burst` calls; `settle` is called after
-    each burst.
+    """Return the host's microseconds per call of each of `calls`, measured in bursts; `settle` is called after each
+    burst.
 
     Bursts of the different calls alternate, so that a change of the clock affects all of them equally. Bursts stay well
     below the depth of the launch queue: with a full queue the host would wait for the GPU.
@@ -172,8 +172,7 @@ def host_costs(
 
 
 def wall_clock(work: Launch, *, budget_s: float = 0.3, most: int = 20) -> Spread:
-    """Return milliseconds of `work` by the host's clock, for work of the CPU or work that ends with a
-    synchronisation."""
+    """Return milliseconds of `work` by the host's clock, for CPU work or work that ends with a synchronisation."""
     samples: list[float] = []
     spent = 0.0
     while len(samples) < most and (spent < budget_s or not samples):

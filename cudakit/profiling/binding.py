@@ -7,8 +7,8 @@ The first of these rules that holds names it:
 3. A unit is full: its fraction of peak is above its threshold (`FULL`). If several are full, the bottleneck is the one
    furthest above its threshold, as a ratio. Thresholds are below 100 % because no kernel reaches a data sheet's peak: a
    plain copy reaches 87 % of an H200's DRAM bandwidth, cuBLAS 75 to 80 % of its FMA pipe.
-4. No unit is full, so warps wait. The bottleneck is the group of stall reasons (`WAITS`) that takes most of their time.
-   Low occupancy is mentioned if registers, shared memory or another limit causes it.
+4. No unit is full, so warps wait. The bottleneck is the group of stall reasons (`WAITS`) that takes most of the warps'
+   time. Low occupancy is mentioned if registers, shared memory or another limit causes it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EXCESS = 1.25
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of the chip: the key of its fraction of peak in a row, the fraction from which it counts as full, its
-    name, and the sentence about it."""
+    """A unit of the chip. key: the row's key for the unit's fraction of peak. full: the fraction from which the unit
+    counts as full. sentence: the explanation if it is full."""
 
     key: str
     full: float
@@ -112,7 +112,8 @@ def _full_unit(row: Row) -> tuple[str, str] | None:
 
 
 def _units(row: Row) -> list[Unit]:
-    """The units whose shares were collected; the L1 data path counts as shared memory if that takes most of it."""
+    """The units whose shares were collected; the L1 data path counts as shared memory if shared memory uses most of
+    it."""
     there = [unit for unit in FULL if row[unit.key] is not None]
     shared = (
         row["shared_share"] is not None and row["l1_share"] is not None and 2 * row["shared_share"] > row["l1_share"]
@@ -121,7 +122,7 @@ def _units(row: Row) -> list[Unit]:
 
 
 def _why(row: Row, unit: Unit) -> str:
-    """The cause that the row's figures show for a full unit, or ""."""
+    """Return why the unit is full, if the row's figures show it, else ""."""
     if unit.name == SHARED:
         many = "; there are no bank conflicts, but too many shared memory accesses per arithmetic instruction"
         return _fma(row) + (_conflicts(row) or many)
@@ -152,7 +153,7 @@ def _waiting(row: Row) -> tuple[str, str] | None:
 
 
 def _conflicts(row: Row) -> str:
-    """The excess of shared memory's wavefronts over the fewest that its bytes need, or ""."""
+    """Return a note if shared memory takes many more wavefronts than its bytes need, else ""."""
     actual, ideal = row["shared_wavefronts"], row["shared_wavefronts_ideal"]
     if not actual or not ideal or actual <= EXCESS * ideal:
         return ""
@@ -160,7 +161,7 @@ def _conflicts(row: Row) -> str:
 
 
 def _uncoalesced(row: Row) -> str:
-    """The excess of the sectors that accesses touch over the fewest that their bytes need, or ""."""
+    """Return a note if global accesses touch many more sectors than their bytes need, else ""."""
     actual, ideal = row["global_sectors"], row["global_sectors_ideal"]
     if not actual or not ideal or actual <= EXCESS * ideal:
         return ""

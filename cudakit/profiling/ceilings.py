@@ -76,7 +76,7 @@ def run_peak(device: Device, which: str, blocks: int, steps: int, *, stream: Any
 
 
 def _rate(device: Device, timer: GpuTimer, which: str) -> float:
-    """TFLOP/s of the kernel `which` with as many resident blocks per multiprocessor as fit."""
+    """Return TFLOP/s of the kernel `which`, run with the maximum number of resident blocks per multiprocessor."""
     kernel = device.compile(f"peaks/{which}.cu")[f"{which}_chains"]
     blocks = device.multiprocessors * kernel.occupancy(BLOCK, 0)
     steps = _FMA_STEPS if which == "fma" else _MMA_STEPS
@@ -85,8 +85,8 @@ def _rate(device: Device, timer: GpuTimer, which: str) -> float:
 
 
 def from_report(report: Mapping[str, Any], source: str) -> list[Ceiling]:
-    """The measured ceilings of a report: of a bench, its large copy and, per dtype, the fastest product of a library or
-    peer; of a profile, the ceilings it was drawn with."""
+    """Return a report's measured ceilings. For a bench: the large copy and, per dtype, the fastest matrix product of a
+    library or peer. For a profile: the ceilings of its roofline."""
     if "ncu" in report:
         return [Ceiling(**one) for one in report["ceilings"].values() if one["measured"]]
     lines = []

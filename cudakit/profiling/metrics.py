@@ -47,7 +47,7 @@ CYCLES = "smsp__cycles_elapsed.avg"
 BUSY = "sm__cycles_active.avg"
 ELAPSED = "sm__cycles_elapsed.max"
 
-# Sectors and requests of global memory, whose quotient is a row's sectors_per_load and sectors_per_store.
+# Sectors and requests of global memory; sectors / requests is a row's sectors_per_load and sectors_per_store.
 GLOBAL = {
     "sectors_per_load": "op_ld",
     "sectors_per_store": "op_st",

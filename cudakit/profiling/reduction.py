@@ -131,7 +131,7 @@ def _limit(row: Mapping[str, Any], metrics: Mapping[str, float]) -> tuple[str, i
 
 
 def _flops(metrics: Mapping[str, float]) -> tuple[float | None, float | None]:
-    """The number of all floating point operations, and of those on tensor cores."""
+    """The number of all floating point operations, and the number of those on tensor cores."""
     cycles = metrics.get(names.CYCLES)
     arithmetic = [metrics[metric] * count for metric, count in names.ARITHMETIC.items() if metric in metrics]
     tensor = [metrics[metric] for metric in names.TENSOR if metric in metrics]
@@ -148,7 +148,8 @@ def _rates(row: Mapping[str, Any], seconds: float | None) -> dict[str, float | N
 
 
 def _stalls(metrics: Mapping[str, float]) -> tuple[dict[str, float], float | None]:
-    """Stalls as fractions of a warp's time, the largest first; and the fraction in which it was ready or issued."""
+    """Stalls as fractions of a warp's time, largest first; and the fraction in which the warp was ready or issued an
+    instruction."""
     each = {reason: metrics.get(names.STALL.format(reason), 0.0) for reason in names.STALLS}
     whole = math.fsum(each.values())
     if not whole:

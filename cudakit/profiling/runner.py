@@ -71,7 +71,7 @@ def arguments(
     kernels: str | None = None,
     ranges: Sequence[str] = (),
 ) -> list[str]:
-    """Return ncu's flags for `run_ncu` with the same arguments.
+    """Return the ncu flags that `run_ncu` uses for the same arguments.
 
     Clocks are not controlled (`--clock-control none`): by default ncu locks the chip to its base clock, which needs
     permission and makes kernels slower than without a profiler. Caches are flushed before each pass, ncu's default.

@@ -12,7 +12,7 @@ SECTORS_OVER_IDEAL = 2.0
 CONFLICT_WAYS = 1.5
 CONTENTION = 4.0
 LANES = 24.0
-# the least fraction of the kernel's instructions for which a line's idle lanes are reported
+# a line's idle lanes are reported if it has at least this fraction of the kernel's instructions
 IDLE_SHARE = 0.05
 LOW_OCCUPANCY = 0.5
 # barriers per warp
@@ -52,7 +52,7 @@ class GlobalTraffic:
 
 
 def global_traffic(line: Any) -> list[GlobalTraffic]:
-    """A line's global loads and global stores, without a direction that it does not have."""
+    """A line's global loads and its global stores, each only if the line has any."""
     directions = [
         GlobalTraffic("load", line.global_load_requests, line.global_load_sectors, line.global_load_ideal_sectors),
         GlobalTraffic("store", line.global_store_requests, line.global_store_sectors, line.global_store_ideal_sectors),
@@ -61,7 +61,7 @@ def global_traffic(line: Any) -> list[GlobalTraffic]:
 
 
 def hints(counters: Any) -> list[Hint]:
-    """Advice for a kernel's Counters: of each kind the worst place, if one is above the kind's threshold."""
+    """Advice for a kernel's Counters: for each kind, the worst place, if it is above the kind's threshold."""
     worst: list[Hint] = []
     for look in (_uncoalesced, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
         worst.extend(look(counters))
@@ -69,7 +69,7 @@ def hints(counters: Any) -> list[Hint]:
 
 
 def _worst(counters: Any, badness: Callable[[Any], float]) -> tuple[SourceLine, Any] | None:
-    """The line with the greatest badness, the first of equal ones; None if none is above 0."""
+    """Return the line with the greatest badness, the first one if several are equal; None if no line is above 0."""
     lines = sorted(counters.per_line.items())
     place, line = max(lines, key=lambda item: badness(item[1]), default=(("", 0), None))
     return (place, line) if line is not None and badness(line) > 0 else None
@@ -97,8 +97,8 @@ def _uncoalesced(counters: Any) -> Iterator[Hint]:
 def conflict_ways(line: Any) -> float:
     """Return the average n of a line's n-way bank conflicts; at most 1 if no two lanes ever conflict.
 
-    More wavefronts than the fewest are not always conflicts: 8-byte and 16-byte accesses take one wavefront for each
-    half or quarter of the warp that has an active lane.
+    Extra wavefronts are not always bank conflicts: an 8-byte or 16-byte access takes one wavefront for each half or
+    quarter of the warp that has an active lane.
     """
     return float(line.mean_bank_conflict) if line.worst_bank_conflict > 1 else min(line.mean_bank_conflict, 1.0)
 
@@ -221,5 +221,5 @@ def occupancy_text(occupancy: Any) -> str:
 
 
 def _short(value: float) -> str:
-    """With one decimal, unless it is 0: 32, 4.5."""
+    """Return the number with one decimal, or without it if the decimal is 0: 32, 4.5."""
     return f"{value:.1f}".removesuffix(".0")

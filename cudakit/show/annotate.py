@@ -79,7 +79,8 @@ def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[Annotate
 
 
 def page(source: Path, annotated: Sequence[AnnotatedKernel], facts: Sequence[str]) -> str:
-    """The page for a source file's kernels. facts: lines for its head about how they were run."""
+    """Return the page for a source file's kernels. facts: lines at the top of the page about how the kernels were
+    run."""
     style = resources.files("cudakit.show").joinpath("annotate.css").read_text(encoding="utf-8")
     parts = [
         "<!doctype html>",
@@ -145,7 +146,7 @@ def source_lines(file: str) -> list[str]:
 
 
 def _files(source: Path, counters: Any) -> list[str]:
-    """The files with counted lines, the source itself first, then by their instructions."""
+    """The files with counted lines: the source itself first, the others by their number of instructions."""
     weights: dict[str, int] = {}
     for (file, _), line in counters.per_line.items():
         weights[file] = weights.get(file, 0) + line.instructions
@@ -154,7 +155,7 @@ def _files(source: Path, counters: Any) -> list[str]:
 
 
 def same_file(file: str, path: Path) -> bool:
-    """Whether a name in line info is `path`."""
+    """Whether a file name from line info refers to `path`."""
     return Path(file).resolve() == path.resolve()
 
 
@@ -297,7 +298,7 @@ class SourceColumns:
 
 
 def _columns(counters: Any) -> list[int]:
-    """The columns of a kernel's tables: the first three, and those in which a line has a figure."""
+    """The columns of a kernel's tables: the first three, and each other column that has a figure in some line."""
     rows = [_cells(line, 0, counters.instructions) for line in counters.per_line.values()]
     return [number for number in range(len(_HEAD)) if number < 3 or any(row[number] != _cell("") for row in rows)]
 
@@ -305,8 +306,8 @@ def _columns(counters: Any) -> list[int]:
 def _source(
     file: str, anchor: str, counters: Any, columns: Sequence[int], hints: Sequence[advice.Hint], *, whole: bool
 ) -> str:
-    """A table of a file's lines with their counters, and below a line the advice about it: the whole file, or only
-    lines near counted ones."""
+    """A table of a file's lines with their counters, and the advice about each line below it. Shows the whole file, or
+    only lines near counted lines."""
     text = source_lines(file)
     lines = {line: share for (name, line), share in counters.per_line.items() if name == file}
     inlined = {line: count for (name, line), count in counters.inlined.items() if name == file}
@@ -347,7 +348,7 @@ def _source(
 
 
 def _cells(line: Any, inlined: int, total: int) -> list[str]:
-    """The cells before a source line; empty if it has no such counter."""
+    """The cells left of a source line; a cell is empty if the line does not have its counter."""
     own = line.instructions if line is not None else 0
     bar = "".join(
         f'<span class="{kind}" style="width:{100 * count / total / 17:.3f}rem"></span>'

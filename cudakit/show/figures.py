@@ -1,4 +1,4 @@
-"""One figure of a JSON file, by its place: `rows[variant=tree_reduce,shape=8192x8192].gbps .0f`.
+"""Look up one figure of a JSON file by its place: `rows[variant=tree_reduce,shape=8192x8192].gbps .0f`.
 
 A place is keys joined by dots. `[variant=one,shape=8x16]` is the only entry of a list with these values; extents are
 written as on the command line, and an absent or empty value as nothing (`mode=`). `[0]` is an entry by its index;
@@ -47,7 +47,7 @@ def _only(entries: Any, where: str) -> Any:
 
 
 def at(document: Any, path: str) -> Any:
-    """The value at a place of a JSON document. Raises Refused if there is none, or more than one."""
+    """The value at a place of a JSON document. Raises Refused unless exactly one value matches."""
     value, end = document, 0
     while end < len(path):
         step = _STEP.match(path, end)

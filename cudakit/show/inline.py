@@ -9,7 +9,7 @@ from typing import Any
 
 from cudakit.show import advice, annotate, tables, tuning_tables
 
-#: The longest file that is shown whole; of a longer one, only lines near counted lines are shown.
+#: The longest file that is shown whole; for a longer file, only lines near counted lines are shown.
 _WHOLE = 80
 _AROUND = 3
 

@@ -83,8 +83,8 @@ def write_file(destination: str | Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def reading(said: str) -> Iterator[None]:
-    """Raise an error in the block, from JSON that lacks an entry or has a wrong type, as Refused: `said` and the
-    reason."""
+    """Convert an error in the block, caused by JSON with a missing entry or a wrong type, to Refused with the message
+    `said` and the reason."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -93,7 +93,7 @@ def reading(said: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """The reason of an error in a few words: an OSError's without its number and file."""
+    """The reason for an error in a few words: for an OSError, without the error number and the file."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

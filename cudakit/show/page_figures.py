@@ -14,10 +14,10 @@ above: `<!-- columns ladder -->`. Marks within code are left alone. The file:
     rows.registers."GB/s" = "softmax.json rows[variant=registers].gbps ,.0f"
 
 A definition is the path of a JSON file, from the TOML file's folder, and a place in it: see cudakit.show.figures. For a
-cell with several figures, join their definitions with ", ". `{row}` is the name of the row, without its link, and
-`{column}` the heading. If several columns share a heading, it has a list of definitions, from left to right. A row may
-have its own definitions: one per heading, or one for all its columns. Cells that are empty, `-`, or have their own key
-are not changed.
+cell with several figures, join their definitions with ", ". `{row}` is replaced by the row's name, without its link,
+and `{column}` by the column's heading. If several columns share a heading, write a list of definitions for it, from
+left to right. A row may have its own definitions: one per heading, or one for all its columns. Cells that are empty,
+`-`, or have their own key are not changed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Definitions:
         return ", ".join(texts)
 
     def number(self, key: str, before: str | None) -> str:
-        """The number with `key`, to be written in place of `before`."""
+        """Return the number defined by `key`, which replaces the text `before`."""
         if key not in self.keys:
             raise Refused(f"{self.file} does not define it in [{self.page}]")
         self.used.add(key)
@@ -91,7 +91,7 @@ class Definitions:
         return before if " ".join(before.split()) == text else text
 
     def table(self, name: str) -> Any:
-        """The definitions of a table, which counts as used."""
+        """Return the definitions of a table, and mark them as used."""
         if name not in self.tables:
             raise Refused(f"{self.file} does not define it in [{self.page}.tables]")
         self.used.add(f"tables.{name}")
@@ -215,7 +215,7 @@ def fill(text: str, load: Load) -> tuple[str, list[str]]:
 
     Args:
         text: The page.
-        load: Reads the TOML file that the page names, and the JSON files that this one names.
+        load: Reads the TOML file that the page names, and the JSON files that the TOML file names.
 
     Returns:
         The page, and a sentence for each mark without a figure and each definition without a mark.

@@ -185,7 +185,7 @@ def _location(
 ) -> dict[str, Any]:
     address, relative = uri(file, root)
     place: dict[str, Any] = {"artifactLocation": {"uri": address, **({"uriBaseId": _ROOT} if relative else {})}}
-    if line:  # compilers write line 0 for code of no line
+    if line:  # compilers write line 0 for code without a source line
         place["region"] = {"startLine": line, **({} if column is None else {"startColumn": column})}
     location: dict[str, Any] = {"physicalLocation": place}
     if kernel is not None:

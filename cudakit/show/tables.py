@@ -84,7 +84,7 @@ def _idea(row: Row, _: Mapping[str, Any]) -> str:
 
 
 def _idea_and_host_time(row: Row, _: Mapping[str, Any]) -> str:
-    """The idea, and in the row cpu the host's time: the only time in a simulated device's report."""
+    """The idea; in the row cpu also the host's time, which is the only time in a simulated device's report."""
     spread = row["time_ms"]
     return _idea(row, _) + (f": {number(spread['median'])} ms" if spread and row["variant"] == "cpu" else "")
 
@@ -219,7 +219,8 @@ def group_text(group: Group) -> str:
 
 
 def compared_with(rows: Sequence[Row]) -> list[Row]:
-    """For each row the row that its speed-up is relative to, or an empty one if that was not run.
+    """Return for each row its baseline, the row that its speed-up is relative to; an empty row if the baseline was not
+    run.
 
     It is the ladder's first variant, or for rows rated in TFLOP/s the previous variant.
     """
@@ -249,7 +250,7 @@ def is_counted(report: Mapping[str, Any]) -> bool:
 
 
 def ceiling_line(report: Mapping[str, Any], group: Group) -> str:
-    """The ceilings measured with these rows; for a simulated device's report, that its figures are counted."""
+    """The ceilings measured with these rows; for a simulated device's report, a note that its figures are counted."""
     link = report["ceilings"].get("link")
     if link:
         return (
@@ -329,7 +330,7 @@ def _ideas(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(report: Mapping[str, Any]) -> str:
-    """The same tables in markdown, without the rung: the order of the rows shows it."""
+    """The same tables in markdown, without the column rung, because the rows are in the ladder's order."""
     parts = []
     for group, rows in by_shape(report["rows"]).items():
         ceilings = ceiling_line(report, group)

@@ -46,8 +46,8 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 
 def wrapped(text: str, width: int | None, hang: str = "  ") -> str:
-    """`text` with each line longer than `width` wrapped at words; its continuation lines are indented by `hang` more.
-    Words are never cut. width None: `text` unchanged."""
+    """Return `text` with each line longer than `width` wrapped at words; continuation lines are indented by `hang`
+    more. Words are never cut. width None: `text` unchanged."""
     if width is None:
         return text
     lines: list[str] = []
@@ -223,7 +223,8 @@ def fit(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]
 
 
 def _row(columns: Sequence[Column], widths: Sequence[int], cells: Sequence[str], *, heading: bool = False) -> list[str]:
-    """The lines of one row: one, unless a heading or a text wraps. A heading is at the bottom of its lines."""
+    """Return the lines of one row: a single line, unless a heading or a text wraps. Headings are aligned at the
+    bottom."""
     parts = [
         textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
         for cell, width in zip(cells, widths, strict=True)

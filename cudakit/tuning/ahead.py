@@ -27,7 +27,7 @@ class Ahead(Generic[T]):
         threads = threads or threads_here()
         self._work = work
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="compile")
-        self._most = 4 * threads  # so that a slow item at the head of the queue leaves no thread idle
+        self._most = 4 * threads  # extra items, so that a slow item at the head of the queue leaves no thread idle
         self._queue: deque[tuple[T, Future[object]]] = deque()
 
     @property

@@ -122,7 +122,7 @@ class FamilyBench:
             if refusal is not None:
                 return refusal
             launches = one.launches(self.case.problem)
-        except Exception as error:  # the user's function, perhaps called with these values for the first time
+        except Exception as error:  # a user's function, perhaps called with these values for the first time
             return f"its function raises {type(error).__name__}: {error}"
         threads = int(self.device.attribute("MAX_THREADS_PER_BLOCK"))
         shared = int(self.device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
@@ -143,8 +143,8 @@ class FamilyBench:
             cache.compiled(self.family.request(self.device, one, launch), compiler.compile_in_threads)
 
     def check(self, trial: Trial) -> float:
-        """Launch a point once on the poisoned output and check the result. Return the cost by its counters, or a lower
-        bound of a launch's milliseconds."""
+        """Launch a point once on the poisoned output and check the result. Return its cost from the counters, or on a
+        GPU a lower bound of a launch's milliseconds."""
         one = self.variant(trial.point)
         self._fit(one, trial)
         row = self.case.row(one.name, None, "")
@@ -174,7 +174,7 @@ class FamilyBench:
         return load.cost
 
     def cost(self, point: Point) -> float:
-        """Return a launch's milliseconds, by a short measurement."""
+        """Return a launch's milliseconds from a short measurement."""
         return self._time(point, SHORT_MS)
 
     def race(self, points: Sequence[Point], effort: int) -> list[float]:

@@ -4,7 +4,7 @@ Per clock, a multiprocessor issues up to four warp instructions, serves one pass
 atomic update of an address, and moves about one sector of 32 bytes from or to the L2 (measured on H100 and H200: 26 to
 31 bytes). A slot is one clock of one of these units. Each unit's slots are a lower bound on its time, and the busiest
 unit's slots are a lower bound on the kernel's time. Divergence needs no unit of its own: each side of a branch is
-issued and counted separately. Slots rank candidates. They are not times: latencies, clocks, caches and the number of
+issued and counted separately. Slots rank candidates. Slots are not times: latencies, clocks, caches and the number of
 resident blocks are not modelled.
 """
 

@@ -70,7 +70,7 @@ class Settings:
 @dataclass
 class Tuning:
     """The outcome for one shape. unit: the unit of costs, "ms" or "slots". space: the number of configurations,
-    including unsupported ones. kept: the file in which the best one is saved, or None."""
+    including unsupported ones. kept: the file in which the best configuration is saved, or None."""
 
     family: str
     shape: Shape
@@ -220,7 +220,7 @@ def tune(
         bench = _bench(device, family, shape, dtype, mode, names, settings, timer, failed)
         said = bench.case.said
         left_s = earlier.left_s.get(key, settings.budget_s)
-        left_s -= time.monotonic() - begin  # making arrays and the reference counts too
+        left_s -= time.monotonic() - begin  # the budget includes making the arrays and the reference
         found = _one(bench, settings, left_s, lambda text, said=said: step(f"{said}: {text}"))  # type: ignore[misc]
         found.outcome.trials[:0] = failed
         report.tunings.append(found)

@@ -51,7 +51,7 @@ class Search:
         self._count: int | None = None
 
     def tell(self, point: Point, cost: float | None) -> None:
-        """Record the cost of a point; None if the point is unusable."""
+        """Record the cost of a point; the cost is None if the point is unusable."""
         climb = self._owner[point]
         if cost is not None and cost < climb.cost:
             climb.cost = cost
@@ -70,13 +70,13 @@ class Search:
 
     @property
     def count(self) -> int:
-        """The number of supported points of the space. Lists all of them."""
+        """The number of supported points of the space. Lists all points, which takes time."""
         if self._count is None:
             self._count = sum(1 for _ in self.space.every())
         return self._count
 
     def ask(self) -> Point | None:
-        """Return the next new point; None if there is none, or none was found."""
+        """Return the next new point; None if the space is exhausted, or if no new point was found."""
         climb = self._climbs[-1]
         while self._first:
             point = self._first.pop(0)

@@ -41,7 +41,7 @@ class Trial:
 
     @property
     def variant(self) -> str:
-        """The name of its variant."""
+        """The name of the configuration's variant."""
         return self.point.variant
 
     def end(self, verdict: Verdict, why: str = "") -> None:

@@ -28,8 +28,8 @@ RESERVE, MOST_RESERVE_S = 0.1, 12.0
 
 
 class Workbench(Protocol):
-    """Compiles, checks and measures points for a search. Costs are positive; lower is better. exact: costs are the same
-    each time, so the check of a point returns its cost, and nothing is measured twice."""
+    """Compiles, checks and measures points for a search. Costs are positive; lower is better. exact: whether costs are
+    deterministic; then the check of a point returns its cost, and nothing is measured twice."""
 
     exact: bool
 
@@ -44,7 +44,7 @@ class Workbench(Protocol):
         """
 
     def cost(self, point: Point) -> float:
-        """Return the cost of a checked point by a short measurement."""
+        """Return the cost of a checked point from a short measurement."""
 
     def race(self, points: Sequence[Point], effort: int) -> list[float]:
         """Return the costs of checked points, measured in turns for `effort` times the duration of the shortest
@@ -114,7 +114,7 @@ class Tuner:
         self._threads, self._step, self._clock = threads, step, clock
         self._begin = clock()
         self._end = self._begin + budget_s
-        self._lately = 0.0  # the best one's cost when it was last measured
+        self._lately = 0.0  # the best candidate's cost when it was last measured
         self.outcome = Outcome()
 
     def _trial(self, point: Point) -> Trial:
@@ -204,7 +204,7 @@ class Tuner:
             trial.end("slower")
             return
         mine, theirs = self.bench.race((trial.point, best.point), 1)
-        trial.cost = (best.cost or theirs) * mine / theirs  # relative, so that clock changes cancel
+        trial.cost = (best.cost or theirs) * mine / theirs  # relative to the best, so that clock changes cancel
         trial.end("measured")
         self._lately = min(mine, theirs)
         if mine < theirs:

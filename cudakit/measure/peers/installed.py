@@ -13,7 +13,7 @@ from cudakit.measure.peers.peer import Peer
 
 
 def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """Return the peers of `family`, with its `options`, whose package is installed and sees GPU number `ordinal`.
+    """Return the peers of `family` with its `options`, if their package is installed and sees GPU number `ordinal`.
     cuBLAS, the ceiling of a matrix product, is included even if its bindings are not installed; its row then has the
     reason."""
     peers: list[Peer] = [*with_cublas.peers(family, options)]

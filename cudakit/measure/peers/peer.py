@@ -14,7 +14,7 @@ from cudakit.memory.array import DeviceArray
 ArraySet = tuple[list[DeviceArray], Any]
 #: A call that queues the work.
 Call = Callable[[], object]
-#: Measures the milliseconds of launches, in turns, to choose between settings.
+#: Measures the milliseconds per launch of several launches in turns, to choose between settings.
 Cost = Callable[[Sequence[Call]], float]
 
 
@@ -33,7 +33,7 @@ class Peer(Protocol):
 
     @property
     def rung(self) -> int | None:
-        """0 for the vendor's library that a ladder is compared with, or None."""
+        """0 for the vendor library that is version 0 of a ladder, else None."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class Peer(Protocol):
         ...
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        """Return the reason why it does not support `shape`, or None."""
+        """Return the reason why the peer does not support `shape`, or None."""
         ...
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
@@ -61,8 +61,8 @@ class Peer(Protocol):
 def call_of_work(work: Callable[..., Any], arrays: Sequence[Any], options: Mapping[str, Any]) -> Call:
     """Return a function that does a peer's work on its own arrays, as a user would write it.
 
-    work(*inputs, *outputs, **options) is called once here. If it returns a function, because it needs a set-up per set
-    of arrays, that function is returned. Otherwise the returned function calls work again.
+    work(*inputs, *outputs, **options) is called once here. If `work` needs a set-up per set of arrays, it returns a
+    function, which is returned from here. Otherwise the returned function calls `work` again.
     """
     made = work(*arrays, **options)
     return made if callable(made) else functools.partial(work, *arrays, **options)

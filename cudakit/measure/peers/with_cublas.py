@@ -1,8 +1,8 @@
-"""cuBLAS as rung 0 of the matrix products: `cudakit.libs.blas.gemm`, through nvmath-python's bindings (the extra
+"""cuBLAS as version 0 of the matrix products: `cudakit.libs.blas.gemm`, through nvmath-python's bindings (the extra
 `libs`), without torch.
 
-fp32 products use the default math mode, which has fp32 precision throughout (TF32 must be requested); 16-bit products
-have fp32 sums.
+fp32 products use the default math mode, which is fp32 throughout (TF32 must be requested); 16-bit products accumulate
+in fp32.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class TorchPeer:
 class AttentionPeer(TorchPeer):
     """torch's scaled_dot_product_attention with the backend named by the end of the peer's name.
 
-    Its causal limit is aligned at the first query and key. It cannot write into an existing array: the first call of a
-    launch copies the result to the output for the check; later calls do not, so that no copy is timed.
+    Its causal mask is aligned at the first query and key. The function cannot write into an existing array, so the
+    first call of a launch copies the result to the output for the check; later calls do not, so that no copy is timed.
     """
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:

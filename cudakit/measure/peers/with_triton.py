@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
     from cudakit.measure.peers.peer import ArraySet, Call, Cost, Peer
 
-# A program holds its row in registers; with more columns they spill so much that a comparison is meaningless.
+# A program holds its row in registers. With more columns than this, spills make a comparison meaningless.
 WIDEST_ROW = 65536
 ADD_BLOCK = 1024
 _USUAL_WARPS = 8
@@ -23,7 +23,7 @@ _USUAL_WARPS = 8
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _softmax_kernel(x, y, x_row, y_row, cols, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0).to(tl.int64)  # row * stride passes 2^31
+    row = tl.program_id(0).to(tl.int64)  # row * stride exceeds 2^31
     offsets = tl.arange(0, BLOCK)
     inside = offsets < cols
     values = tl.load(x + row * x_row + offsets, mask=inside, other=-float("inf"))
@@ -97,7 +97,7 @@ class TritonPeer:
 
 
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
-    """Return Triton's implementation of the family; there is none if the family has options."""
+    """Return Triton's implementations of the family; an empty list if there are none or the family has options."""
     if options:
         return []
     if family.name == "softmax":

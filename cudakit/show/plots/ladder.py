@@ -1,4 +1,5 @@
-"""A ladder as bars: the variants that each improve on those before, and peers, below the ceiling of their run."""
+"""A ladder as bars: the variants that improve on all earlier variants, and the peers, with the ceiling measured in the
+same run."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ Row = Mapping[str, Any]
 
 _INCHES = 0.37  # per bar, with the idea under its name
 _MOST = 7  # variants in one picture
-_BETTER = 1.1  # a variant that is better than all before by less than this factor is left out
+_BETTER = 1.1  # a variant that improves on all earlier variants by less than this factor is left out
 _IDEA = 46  # letters
 
 
 def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = None, only: Sequence[str] = ()) -> None:
-    """Draw one shape: `shape`, or the largest of those with most variants.
+    """Draw one shape: `shape`, or, of the shapes with the most variants, the largest.
 
     only: our variants to draw; by default at most seven: the first, the best, and those that improve most on all
     before them. Raises Refused if there is nothing to draw.

@@ -46,13 +46,13 @@ class Measure:
         return next((str(row["ceiling"]).removeprefix("peer:") for row in rows if row.get("ceiling")), "copy")
 
     def ceiling(self, report: Mapping[str, Any], group: Group) -> float | None:
-        """Return the ceiling of a group's rows, from the same run: the copy of their bytes, or the library."""
+        """Return the ceiling of a group's rows, measured in the same run: a copy of the same bytes, or the library."""
         if self.counted:
             return None
         if self.key == "gbps":
             copies = report["ceilings"].get("copy", [])
             return next((copy["gbps"] for copy in copies if copy_group(copy) == group[1:]), None)
-        # The ceiling follows from a row's fraction of it.
+        # Compute the ceiling from a row's value and its fraction of the ceiling.
         for row in report["rows"]:
             ours = (row["family"], tuple(row["shape"]), row["dtype"], row.get("mode", "")) == group
             value = self.value(row)

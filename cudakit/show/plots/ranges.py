@@ -23,12 +23,12 @@ _KINDS = {
 }
 _YOURS = ("your ranges", "#b9c2cb")
 
-# Self times shown: at most so many, and none below this fraction.
+# The maximum number of self times shown, and the smallest fraction shown.
 _MOST, _LEAST = 12, 0.0005
 
-# Inches of one letter in a bar, and of the bars' area at least; most letters of a label next to it.
+# Width of one letter in a bar and minimum width of the bars' area, in inches; maximum letters of a label next to it.
 _LETTER, _WIDTH, _LABEL = 0.075, 5.3, 40
-# Most inches for the ranges over time: matplotlib limits the size of a picture.
+# Maximum height of the ranges over time, in inches: matplotlib limits the size of a picture.
 _HIGHEST = 83.0
 
 

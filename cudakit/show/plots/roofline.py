@@ -32,7 +32,7 @@ _LINE_PARTS = 150
 # Level lines within this factor share one label.
 _APART = 1.08
 
-# The roof's bend is shown if it is within this factor of the points, and a roof above them likewise.
+# The roof's bend, or a roof above the points, is shown if it is within this factor of the points.
 _NEAR = 12
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
@@ -49,8 +49,8 @@ def draw(report: Mapping[str, Any], path: str) -> None:
 def picture(report: Mapping[str, Any], theme: style.Theme = style.LIGHT) -> Any:
     """Return the matplotlib figure of a report of `cudakit profile`: one point per range, its launches added up.
 
-    Slanted lines are bandwidths and level lines rates of arithmetic; measured ones are full, a data sheet's dashed.
-    Raises Refused without matplotlib, and if no launch has FLOPs and bytes.
+    Slanted lines are bandwidths, level lines are rates of arithmetic. Measured lines are solid, data sheet lines are
+    dashed. Raises Refused without matplotlib, and if no launch has FLOPs and bytes.
     """
     rows = [row for row in reduction.summed(report["rows"]) if row["intensity"] and row["tflops"]]
     if not rows:
@@ -84,7 +84,7 @@ def picture(report: Mapping[str, Any], theme: style.Theme = style.LIGHT) -> Any:
     style.plain(axes, f"{', '.join(families)} roofline".strip(), under, theme)
     axes.grid(which="major", color=theme.faint, alpha=0.6, linewidth=0.6)
     style.legend(figure, theme, title="limited by", loc="outside lower center", ncols=len(_GROUPS), columnspacing=1.4)
-    figure.canvas.draw()  # the layout is settled: what follows is placed in pixels
+    figure.canvas.draw()  # the layout is final: labels are placed in pixels from here on
     figure.set_layout_engine("none")
     space = _FreeSpace(figure, axes)
     for row in rows:
@@ -121,7 +121,7 @@ def _roofs(
 
 
 def _decades(values: Sequence[float], least: float) -> tuple[float, float]:
-    """Return limits of a log axis around `values` with room for labels, `least` decades at least."""
+    """Return limits of a log axis around `values`, with room for labels. The axis spans at least `least` decades."""
     low, high = math.log10(min(values)) - 0.2, math.log10(max(values)) + 0.2
     more = max(0.0, least - (high - low)) / 2
     return 10 ** (low - more), 10 ** (high + more)
@@ -197,7 +197,7 @@ class _FreeSpace:
         return box.width, box.height
 
     def put(self, boxes: Iterable[Box], point: Any = None) -> Box:
-        """Take and return the first of `boxes` that is free, or the one that covers least.
+        """Reserve and return the first of `boxes` that is free, or, if none is free, the box that overlaps least.
 
         point: the point that the box names, in pixels; boxes nearer to another point are avoided.
         """

@@ -23,7 +23,8 @@ _ALIKE = math.log(1.15)
 
 
 def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) -> None:
-    """Draw all shapes: in colour `variants`, or those that are best for some shape; peers in grey; the ceiling dashed.
+    """Draw all shapes. `variants`, or the variants that are best for some shape, are in colour, peers grey, the ceiling
+    dashed.
 
     Raises Refused if there is nothing to draw.
     """
@@ -137,8 +138,8 @@ def _lines(groups: Mapping[Group, Any], measure: Measure) -> dict[str, dict[Grou
 def _chosen(
     groups: Mapping[Group, Any], measure: Measure, lines: Mapping[str, Mapping[Group, float]], variants: Sequence[str]
 ) -> list[str]:
-    """Return the variants in colour, by rung: those requested, or those that are best for some shape and, while colours
-    are left, the ones that differ most from those already chosen."""
+    """Return the variants to draw in colour, in the ladder's order: the requested variants, or the variants that are
+    best for some shape; remaining colours go to the variants that differ most from those already chosen."""
     rungs = {row["variant"]: row["rung"] for rows in groups.values() for row in rows if row["rung"]}
     ours = sorted((name for name in rungs if name in lines), key=lambda name: rungs[name])
     if variants:
@@ -172,7 +173,7 @@ def _unnamed(groups: Mapping[Group, Any], chosen: Sequence[str]) -> set[str]:
 
 def _legend(figure: Any, theme: style.Theme, *, peers: bool, rest: bool, joined: bool) -> None:
     """Explain the lines in grey; those in colour have their names at their ends."""
-    if not joined:  # the others of ours are not drawn
+    if not joined:  # our other variants are not drawn
         return
     line = style.load("matplotlib.lines").Line2D
     kinds = [(peers, theme.peer_line, ":", "other libraries"), (rest, theme.faint, "-", "cudakit, other variants")]
@@ -189,7 +190,7 @@ def _apart(one: Mapping[Group, float], other: Mapping[Group, float]) -> float:
 
 def _name_lines(figure: Any, axes: Any, labels: Sequence[tuple[str, float, float, str]]) -> None:
     """Write names to the right of the lines' ends, moved apart if they would overlap."""
-    figure.canvas.draw()  # the layout settles, and with it how many pixels a value is
+    figure.canvas.draw()  # make the layout final, so that data coordinates have fixed pixel positions
     right = axes.get_window_extent().x1
     points = [axes.transData.transform((x, y)) for _, x, y, _ in labels]
     places = style.spread([float(y) for _, y in points], 11.5 * figure.dpi / 72)

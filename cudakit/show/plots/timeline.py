@@ -44,7 +44,7 @@ def timeline(spans: Sequence[ChunkSpan], path: str, title: str, done: PipelineRe
     chunks = 1 + max(span.chunk for span in spans)
     first = max(0, (chunks - _DRAWN) // 2)
     shown = range(first, first + _DRAWN)
-    # The first copy that is drawn begins at the end of one that is not.
+    # The first copy drawn begins at the end of a copy that is not drawn.
     lanes = {
         name: [bar for bar in bars if bar.chunk in shown]
         for name, bars in _lanes(spans, 1 if done is None else len(done.devices)).items()
@@ -105,7 +105,7 @@ def _number(span: ChunkSpan) -> int:
 
 
 def _rates(done: PipelineReport | None) -> list[str]:
-    """The rates of a run, and the fraction that it reached of what its measured link allows."""
+    """The rates of a run, and the fraction of the measured link's bandwidth that it reached."""
     if done is None or done.link is None or not done.seconds:
         return []
     share = done.link.seconds(done.bytes_in, done.bytes_out) / done.seconds
