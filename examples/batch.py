@@ -1,8 +1,9 @@
 """A batch of matrices, C[m] = A[m] + B[m]: one launch per matrix, compared with one launch for the batch.
 
 A matrix of 256x256 keeps a large chip busy for about as long as its launch takes, so a thousand launches are limited by
-the host. The single launch has the matrix on the grid's z axis. Large batches meet two limits: z has at most 65,535
-blocks, so a block takes every 65,535th matrix; and 32,768 matrices have 2^31 elements, so offsets are 64-bit.
+the host. The single launch maps matrices to the grid's z axis. Large batches reach two limits: a grid has at most
+65,535 blocks along z, so a block loops over every 65,535th matrix; and 32,768 matrices have 2^31 elements, so offsets
+are 64-bit.
 
     python examples/batch.py
     python examples/batch.py --shapes 1000x256x256,70000x16x16 --json -

@@ -1,9 +1,9 @@
 """Batches of matrix products by cuBLAS, C[m] = A[m] @ B[m], in chunks on a few streams.
 
-One strided-batched call multiplies a whole chunk. The library reads matrices by columns, so to it a row-major matrix is
-transposed, and the call requests C^T = B^T @ A^T: B is the first argument. With A first the result is B @ A, which for
-square matrices is silently wrong. Each stream has its own handle. A product of 256x256 matrices has 43 operations per
-byte of transfer, so on a fast chip the link is the bottleneck: look at the pipeline's fraction of its bound.
+One strided-batched call multiplies a whole chunk. cuBLAS is column-major and reads a row-major matrix as its transpose,
+so the call requests C^T = B^T @ A^T: B is the first argument. With A first the result is B @ A, which for square
+matrices is silently wrong. Each stream has its own handle. A product of 256x256 matrices has 43 operations per byte of
+transfer, so on a fast chip the link is the bottleneck: look at the pipeline's fraction of its bound.
 
     python examples/batched_gemm.py
     python examples/batched_gemm.py --count 100000 --size 256 --chunk 1000

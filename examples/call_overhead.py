@@ -1,9 +1,9 @@
 """Host cost of the functions of cudakit.ops: microseconds per call, and wall time per call in a plain loop.
 
 Each call is measured as a user writes it, three times in the same run: on cudakit arrays, on torch tensors, and torch's
-own call. The cost of a call is the host's time in bursts of 300 calls, with the same pause after each burst: the median
-over the bursts of five rounds, in which all calls alternate. `launch`, for comparison, is a checked launch of one
-kernel with four arguments.
+own call. The cost of a call is the host's time per call in bursts of 300 calls, with the same pause after each burst.
+It is the median of all bursts of five rounds; each round measures every call in turn. `launch`, for comparison, is a
+checked launch of one kernel with four arguments.
 
 Loops use sizes at which the GPU's time matters too. A loop is 300 calls and a synchronisation; reported is the time per
 call, the median of five rounds, in which the calls alternate.
@@ -51,8 +51,8 @@ __global__ void scale(const float* x, float* y, float factor, int n) {
 
 @dataclass
 class CallRow(Row):
-    """A row with wall microseconds per call in a loop; above_torch_us: call_us above torch's; of_torch: the loop's time
-    divided by that of torch's loop."""
+    """A row with wall microseconds per call in a loop; above_torch_us: call_us minus torch's; of_torch: the loop's time
+    divided by torch's."""
 
     loop_us: dict | None = None
     above_torch_us: float | None = None
@@ -212,7 +212,7 @@ class Measured:
             for name in (OURS_ON_TORCH, TORCH):
                 self.rows[name].skip(torch)
         else:
-            # clone: memory of torch's own allocator, as a user's tensors have
+            # clone copies it to memory of torch's own allocator, as for a user's tensors
             tensors = [torch.from_dlpack(array).clone() for array in inputs]
             self.calls[OURS_ON_TORCH] = case.ours(tensors, torch.from_dlpack(out).clone())
             self.calls[TORCH] = case.theirs(torch, tensors, torch.from_dlpack(out).clone())
@@ -273,7 +273,7 @@ def time_calls(device, cases, launch_row, launch, rounds, bursts):
 
     def settle():
         device.synchronize()
-        time.sleep(REST_S)  # the same for all: the CPU's clock depends on the length of the pause
+        time.sleep(REST_S)  # equal pauses: the CPU's clock rate depends on their length
 
     samples = [{name: [] for name in case.calls} for case in cases]
     launches = []

@@ -77,8 +77,8 @@ if ct is not None:
 
 @dataclasses.dataclass(eq=False)
 class Compared(Family):
-    """A family whose variants come from several compilers. built: by a launch's entry, the Way and its frontend's
-    result. used: by variant, for the last problem, the kernel, its launch and the frontend's result (or None)."""
+    """A family whose variants come from several compilers. built: maps a launch's entry to its Way and the frontend's
+    result. used: maps a variant to the kernel, the launch and the frontend's result (or None) of its last problem."""
 
     built: dict = dataclasses.field(default_factory=dict)
     used: dict = dataclasses.field(default_factory=dict)

@@ -6,9 +6,10 @@ with different ones each time: it packs them and checks them against the kernel'
 was checked once; `checked-torch` and `checked-cupy` are checked launches with those libraries' arrays. CuPy, cuda.core,
 torch and Triton are measured too if they are installed.
 
-A graph's replay is compared with cuGraphLaunch, with the GPU's time per node; an NVTX range without a profiler, with an
-empty call; cuBLAS's gemm and cuFFT's transform, with their bindings. Measured in fresh processes: importing cudakit
-compared with importing numpy, and the first launch of a process that finds the kernel in the cache, without NVRTC.
+Other rows compare a graph's replay with a bare cuGraphLaunch (and show the GPU's time per node), an NVTX range without
+a profiler with an empty call, and cuBLAS's gemm and cuFFT's transform with calls of the bare bindings. Fresh processes
+measure the import of cudakit, compared with the import of numpy, and the first launch if the kernel is in the cache and
+NVRTC is not needed.
 
 On the simulated device this measures the host's cost of queueing into the simulator, which is unrelated to a GPU's.
 
@@ -85,8 +86,8 @@ class HostRow(Row):
     node_us: float | None = None
 
     def take(self, costs):
-        """Take this row's cost from its family's, which include the bare call's; does nothing if it was not
-        measured."""
+        """Set this row's times from `costs`, which has all variants and the bare call; do nothing if the variant was
+        not measured."""
         cost = costs.get(self.subject.variant)
         if cost is not None:
             self.host_us, self.above_bare_us = cost.as_dict(), cost.median - costs["bare"].median
@@ -131,7 +132,7 @@ def cuda_core(device, stream, kernel, x, y):
 
 
 def cupy_arrays(device, stream):
-    """Two arrays, with `stream` made CuPy's current one for the rest of the process."""
+    """Return two arrays, and make `stream` CuPy's current stream for the rest of the process."""
     import cupy
 
     cupy.cuda.Device(device.ordinal).use()
@@ -149,7 +150,7 @@ def cupy(device, stream, kernel, x, y):
 
 
 def with_arrays(make, arrays):
-    """`make` with another library's arrays instead of cudakit's."""
+    """Return a function like `make` that passes another library's arrays instead of cudakit's."""
 
     def made(device, stream, kernel, x, y):
         source, target = arrays(device, stream)
@@ -162,7 +163,7 @@ def with_arrays(make, arrays):
 
 
 def torch_arrays(device, stream):
-    """Two tensors, with `stream` made torch's current one for the rest of the process."""
+    """Return two tensors, and make `stream` torch's current stream for the rest of the process."""
     import torch
 
     place = torch.device("cuda", device.ordinal)

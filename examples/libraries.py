@@ -220,7 +220,7 @@ def rounding_of(hosts, exact, compute):
     if hosts[0].dtype != np.float32:
         return gemm_half.FAMILY.allowed(exact, hosts)
     rounding = FAMILY.allowed(exact, hosts)
-    # operands of 11 bits, perhaps truncated: the error of a product is two half units in the last place, doubled
+    # TF32 operands have 11 bits: a product has two errors of half a unit in the last place, twice that if truncated
     return rounding + 2.0**-10 * np.abs(exact) if compute == "tf32" else rounding
 
 

@@ -37,7 +37,8 @@ ENTRY = f"tiled<{TILE}>"
 
 @nvtx.range("Matrix Multiplication")
 def multiply(spec, shape):
-    """C = A @ B on the device that `spec` names; also A and B, and what the device says of itself."""
+    """Compute C = A @ B on the device that `spec` names; also return A and B, and the device's description of
+    itself."""
     with nvtx.range("Context Creation"):
         device = cli.open_device(spec)
         stream = device.stream()

@@ -2,9 +2,10 @@
 
 Registers, threads and shared memory limit how many blocks a multiprocessor holds; here shared memory is varied, and the
 kernel stays the same. Bandwidth depends on the bytes in flight: memory latency is some hundred nanoseconds, and the
-data of that time must already be requested. If each thread requests one float4 and waits, many threads are needed: 3.7
-TB/s with 2,048 threads per multiprocessor, 3.0 with 512, 1.9 with 256 (H200, 2^25 floats). If each thread requests
-eight at once, 256 threads reach the same 3.7, at an occupancy of 12 %: 32 KB are in flight in both cases.
+data that memory delivers in that time must already be requested. If each thread requests one float4 and waits, many
+threads are needed: 3.7 TB/s with 2,048 threads per multiprocessor, 3.0 with 512, 1.9 with 256 (H200, 2^25 floats). If
+each thread requests eight at once, 256 threads reach the same 3.7, at an occupancy of 12 %: 32 KB are in flight in both
+cases.
 
     python examples/occupancy.py
     python examples/occupancy.py --shapes 67108864 --blocks 128,512 --shared 0,32768 --loads 1,2 --json -

@@ -1,8 +1,8 @@
 """Calls of `cudakit.ops` made in three ways, with arrays of the same layout, and compared.
 
-The fast way is a thread that has made other calls before. The slow ways are the same function on a new thread, for
-which every rule is checked, and `Family.launch`, which shares no code with the ops' call path. Each way has its own
-arenas with arrays at the same offsets, so results and bytes that must not be written are compared byte for byte.
+The fast way is a call on a thread that has already made other calls. The slow ways are a call on a new thread, which
+checks every rule, and `Family.launch`, which shares no code with the ops' call path. Each way has its own arenas with
+arrays at the same offsets, so results and bytes that must not be written are compared byte for byte.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _pretty(value: Any, printer: Any, cycle: bool) -> None:
 @dataclass(frozen=True, repr=False)
 class Spec:
     """An array. steps: strides in elements; start: the offset of its first element in the arena, in elements. copy:
-    which of several equal objects. form: how another library passes it, see `ForeignHistory`."""
+    selects one of several equal objects. form: how another library passes it, see `ForeignHistory`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -112,7 +112,7 @@ class Changing:
 
 
 class Boxed:
-    """A number that is passed in an object that the history keeps, with another value at each call: a 0-d array or a
+    """A number passed in an object that the history keeps and whose value changes at each call: a 0-d array or a
     Changing."""
 
     def __init__(self, value: float, *, array: bool = True) -> None:
@@ -578,9 +578,9 @@ class _Foreign:
 
 
 def resolves(call: Call) -> bool:
-    """Return whether an equal call reuses the resolved call. Not so for variants that do more than launch, tensors of a
-    subclass, objects that may change (unless only their value is passed to kernels), and harmless overlaps: c of gemm
-    if beta is 0, an empty array within another.
+    """Return whether an equal call reuses the resolved call. It does not for variants that do more than launch, tensors
+    of a subclass, objects that may change (unless only their value is passed to kernels), and harmless overlaps: c of
+    gemm if beta is 0, an empty array within another.
     """
     if len({0 in spec.shape for spec in call.arrays}) > 1:
         return False

@@ -50,7 +50,7 @@ class ForeignHistory(History):
             )
             patch.setattr(libraries, "more", [known])
             patch.setattr(readers, "device_of", {**readers.device_of, "sim": lambda number: device})
-            patch.setattr(readers, "_readers", {})  # restored at the end: the library's own functions
+            patch.setattr(readers, "_readers", {})  # restores the library's own functions at the end
             yield
 
     # Arrays
@@ -59,7 +59,7 @@ class ForeignHistory(History):
         """Return memory aligned to 256 bytes, as GPU allocators do, that kernels may use."""
         host = np.zeros(size + 256, np.uint8)
         host = host[-host.ctypes.data % 256 :][:size]
-        self._stack.callback(id, host)  # kept until it is no longer registered
+        self._stack.callback(id, host)  # keeps `host` alive while it is registered
         self._stack.enter_context(foreign.registered(self.world.devices[0], host.ctypes.data, size))
         return host
 

@@ -38,7 +38,7 @@ __global__ void k(__half* y) { y[0] = __float2half(BODY); }
 
 
 def seconds(name: str, body: int, wanted: str) -> float:
-    """Return the processor seconds of one compile that used precompiled headers as `wanted`."""
+    """Return the processor seconds of one compile; fail unless its use of precompiled headers begins with `wanted`."""
     text = SOURCES[name].replace("BODY", f"{body}.0f")
     request = compiler.request(text, name=f"{name}.cu", arch="sm_90a")
     start = time.process_time()

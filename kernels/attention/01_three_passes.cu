@@ -3,8 +3,8 @@
 // Parameters as in problem.cuh, elements float, half or bfloat16; scores: (batch * heads * sq, skv) floats of scratch.
 // One block per query in each kernel.
 //
-// Bottleneck: the L1 data path, because neighbouring threads of the first kernel read different rows of k. The traffic
-// of the scores, written once and read four times at skv / d times the size of the inputs, takes less time. The next
+// Bottleneck: the L1 data path, because neighbouring threads of the first kernel read different rows of k. The scores
+// have skv / d times the size of the inputs and are written once and read four times; this takes less time. The next
 // variant keeps the scores of a few queries in shared memory.
 #include "../common/reduce.cuh"
 #include "problem.cuh"

@@ -5,8 +5,8 @@
 // 256 threads, 16 x 16, compute ROWS queries of one head. Thread (y, x) computes, for rows y, y + 16, ..., the scores
 // of keys x, x + 16, ... and D / 16 columns of the output. Shared memory holds floats: ROWS x D queries, KEYS x D
 // keys and as many values, ROWS x (KEYS + 4) exponentiated scores. D is d rounded up to a supported size; elements
-// past d, sq or skv are zero. Float tiles are copied by cp.async during the other product, other types through
-// registers.
+// past d, sq or skv are zero. Tiles of floats are copied by cp.async during the other product; other types are copied
+// through registers.
 //
 // Source of the algorithm: Dao, Fu, Ermon, Rudra, Re, "FlashAttention: Fast and memory-efficient exact attention with
 // IO-awareness", 2022.

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     const int block = blocks - 1 - rest / abreast;  // of the head: 0 .. blocks - 1, the last first
     const int first_row = block * kRows;
 
-    // How many tiles any of the block's queries sees, and how many of these all of its queries see completely.
+    // The number of tiles that any query of the block sees, and of tiles that all its queries see completely.
     const int limit = key_limit(first_row, sq, skv, causal);
     const int keys_seen_by_any = max(min(limit + kRows - 1, skv), 0);
     const int keys_seen_by_all = max(min(limit, skv), 0);

@@ -107,8 +107,8 @@ struct WarpRows {
         }
     }
 
-    // Masks what a query does not see: key `limit` and later for the first of this lane's rows, one key later per
-    // further row (causal), and key `end` and later for all rows. Both count from the tile's first key.
+    // Masks the keys that a query does not see: from key `limit` on for the first of this lane's rows, one key later
+    // for each following row (causal), and from key `end` on for all rows. Both count from the tile's first key.
     __device__ __forceinline__ void mask(int limit, int end) {
         const int column = threadIdx.x % 4 * 2;  // 0 .. 6
 #pragma unroll

@@ -1,10 +1,10 @@
 // fp32 product D = alpha * A * B + beta * C, one thread per output, neighbouring threads in neighbouring rows.
 //
 // A is (m, k), B (k, n), C and D (m, n), each with its own strides in floats: element (r, c) of batch z of A is a[z *
-// a_batch + r * a_row + c * a_col]. Strides have any sign: a transposed operand has `row` and `col` swapped, a leading
-// dimension is the larger one. They are 64-bit: with 50,000 columns row * a_row exceeds 2^31 at row 42,950. They are
-// scalars because one struct per operand was slower on an H200: naive by 50 % at 4096, pipelined by 3 to 4 %. D may be
-// C itself. beta == 0: C is not read. k == 0: D = beta * C. Every variant of this family has these parameters;
+// a_batch + r * a_row + c * a_col]. Strides have any sign. For a transposed operand swap `row` and `col`; the leading
+// dimension is the larger of the two. They are 64-bit: with 50,000 columns row * a_row exceeds 2^31 at row 42,950. They
+// are scalars because one struct per operand was slower on an H200: naive by 50 % at 4096, pipelined by 3 to 4 %. D may
+// be C itself. beta == 0: C is not read. k == 0: D = beta * C. Every variant of this family has these parameters;
 // blockIdx.x also counts the batches.
 //
 // Bottleneck: uncoalesced access, on purpose. threadIdx.x runs down the rows of row-major arrays, so that the 32 lanes

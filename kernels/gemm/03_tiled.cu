@@ -8,10 +8,10 @@
 // shared memory, so global traffic falls by a factor of TILE. Two barriers per tile: the first separates the stores
 // from the reads, the second separates the reads from the stores of the next tile.
 //
-// TILE = 32 halves the traffic of 16 and uses the largest block, 1,024 threads; 64 would need 4,096 threads, so one
-// output per thread ends here. The gain is small (H200, 4096: 8.0 TFLOP/s both), since traffic is no longer the
-// bottleneck. __launch_bounds__ limits registers so that an SM holds all its 2,048 threads. Without it the compiler
-// takes 40 registers per thread, only one block of 32 x 32 fits, and the SM idles at every barrier (5.4 TFLOP/s).
+// TILE = 32 halves the traffic of 16 and uses the largest block, 1,024 threads; 64 would need 4,096 threads, too many
+// for one block. The gain is small (H200, 4096: 8.0 TFLOP/s both), since traffic is no longer the bottleneck.
+// __launch_bounds__ limits registers so that an SM holds all its 2,048 threads. Without it the compiler takes 40
+// registers per thread, only one block of 32 x 32 fits, and the SM idles at every barrier (5.4 TFLOP/s).
 //
 // Bottleneck: shared memory. Each fused multiply-add still reads two floats, now from shared memory instead of L1. The
 // next variant keeps several outputs in each thread's registers, so that each read is used more than once.

@@ -3,12 +3,12 @@
 // Parameters as in 01_naive_uncoalesced.cu.
 //
 // Improvement: for each k a thread reads TM floats of A and TN of B and multiplies all pairs: at 8 x 8, 64 fused
-// multiply-adds for 16 floats, and the previous variant 72. With 128 x 128 tiles, each float of A or B is
-// loaded once for 128 uses.
+// multiply-adds need 16 floats; the previous variant reads 72. With 128 x 128 tiles, each float of A or B is loaded
+// once for 128 uses.
 //
 // Bottleneck: shared memory, and loading the tiles. Neighbouring threads read B TN floats apart, which causes bank
 // conflicts: 272 of 709 million shared-memory passes at 4096 (ncu). Tiles are loaded 4 bytes at a time, each load with
-// its own address. The compiler reads A 16 bytes at a time along k, four k of 8 rows: 32 of the 128 registers that
+// its own address. The compiler reads A 16 bytes at a time along k: four k of 8 rows take 32 of the 128 registers that
 // each thread has with two blocks per SM. The next variant uses 16-byte accesses everywhere and transposes the tile of
 // A.
 #include "output.cuh"
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(BM* BN / (TM * TN), 2) register_2d(const float
     const int row = thread / kAcross * TM;  // 0 .. BM - TM
     const int col = thread % kAcross * TN;  // 0 .. BN - TN
     const BlockTile<BM, BN> tile(m, n);
-    // The floats it loads: of A one k, lines kStepA apart; of B one line, k that are kStepB apart
+    // The floats it loads: one k of A, from lines kStepA apart; one line of B, from k that are kStepB apart
     constexpr int kStepA = kThreads / BK, kStepB = kThreads / BN;
     const int line_a = thread / BK;  // 0 .. kStepA - 1
     const int k_a = thread % BK;     // 0 .. BK - 1

@@ -2,12 +2,12 @@
 //
 // Parameters as in 07_vec4.cu.
 //
-// Improvement: a layout of lanes. A warp computes WM x WN of the block's tile with 8 x 4 lanes. A lane's 8 x 8 outputs
-// are four groups of 4 x 4, 32 rows and 16 columns apart. So neighbouring lanes read neighbouring 16-byte pieces: the 8
-// lanes of a column read 128 contiguous bytes of A, the 4 lanes of a row 64 bytes of B, and lanes with the same piece
-// share one access. A warp also reads less: 64 + 32 floats per k instead of 16 + 128. Rows of a transposed tile are
-// padded by 4 floats, which moves the stores of k and k + 4 half the banks apart. At 4096 this leaves 443 million
-// shared-memory passes, 6 million of them conflicts (ncu).
+// Improvement: the arrangement of lanes in a warp's tile. A warp computes WM x WN of the block's tile with 8 x 4 lanes.
+// A lane's 8 x 8 outputs are four groups of 4 x 4, 32 rows and 16 columns apart. So neighbouring lanes read
+// neighbouring 16-byte pieces: the 8 lanes of a column read 128 contiguous bytes of A, the 4 lanes of a row 64 bytes of
+// B, and lanes with the same piece share one access. A warp also reads less: 64 + 32 floats per k instead of 16 + 128.
+// Rows of a transposed tile are padded by 4 floats, which moves the stores of k and k + 4 half the banks apart. At 4096
+// this leaves 443 million shared-memory passes, 6 million of them conflicts (ncu).
 //
 // Bottleneck: latency. Between barriers a tile is first loaded, then multiplied. While loads are in flight,
 // only the SM's other block computes (the FMA pipes are busy 55 % of the time). The next variant loads tiles

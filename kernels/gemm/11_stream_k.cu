@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     }
 }
 
-// Adds the parts of one tile that several of stream_k's `blocks` stretches share. Tile blockIdx.x; or, if there are at
-// least as many tiles as stretches, the tile in whose middle stretch blockIdx.x begins, if it is the first to do so.
-// SHARE warps of a block share the parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds.
-// grid: (the smaller of tiles and `blocks`, BM * BN * SHARE / 1024), block: 256
+// Adds the parts of one tile that several of stream_k's `blocks` stretches share. If there are fewer tiles than
+// stretches, the tile is blockIdx.x; otherwise the one that stretch blockIdx.x is the first to begin inside, not at its
+// first step. SHARE: how many warps of a block add parts of the same 128 sums: 1 if a tile has few parts, 8 if it has
+// hundreds. grid: (the smaller of tiles and `blocks`, BM * BN * SHARE / 1024), block: 256
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,

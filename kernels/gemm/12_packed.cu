@@ -4,9 +4,9 @@
 // from: `lines` x k, any strides, `batches` of them; to: k rows of `pitch` elements for each batch. pitch is at least
 // `lines` and a multiple of 16 bytes; elements after the last line are zero.
 //
-// Improvement: 4 accesses per tile in the inner loop instead of 20 for an operand that is contiguous along k, or 16
-// for one that is not aligned. Transposing once in memory costs 8 bytes per element, which happens 128 / BN times less
-// often than the inner loop reads it: 0.6 % of a product of 8192, 1.2 % at 4096.
+// Improvement: 4 accesses per tile in the inner loop, instead of 20 if the operand is contiguous along k, or 16 if it
+// is not aligned. Transposing once in memory moves 8 bytes per element, which takes 0.6 % of the time of a product of
+// 8192, and 1.2 % at 4096.
 //
 // Bottleneck: memory bandwidth; 32 x 32 tiles go through shared memory, padded against bank conflicts.
 #include <cuda_bf16.h>

@@ -1,8 +1,8 @@
 // fp32 product of a matrix A and at most SMALL columns: A is read once, at memory bandwidth.
 //
 // Parameters as in 01_naive_uncoalesced.cu, n <= SMALL. A product with few rows is passed as its transpose, D^T = B^T *
-// A^T. Tiles of 64 or 128 columns would mostly multiply zeros, and 2 * n operations per 4 bytes of A need no tiles: it
-// is a matrix-vector product for n vectors at once.
+// A^T. Tiles of 64 or 128 columns would mostly multiply zeros. The product has only 2 * n
+// operations per 4 bytes of A and needs no tiles: it is a matrix-vector product for n vectors at once.
 //
 // gemv_rows is for an A with contiguous rows (and takes any strides). A warp takes ROWS rows, and its lanes read along
 // k 16 bytes at a time. B is transposed in shared memory, one piece of k after another, so that its reads are also 16

@@ -6,8 +6,8 @@
 //   line by line (A column-major, B row-major): copied by cp.async, 16 bytes at a time, or 4 if rows are not aligned
 //   along k (A row-major, B column-major): transposed on the way through registers, which hold the tile after next
 //   while this one is multiplied. (4-byte cp.async can transpose too, but keeps the load pipe twice as busy: 0.93 of
-//   cuBLAS at 4096 against 1.02.) LINES + 4 floats from k to k + 1 limit the stores of a warp to two passes over the
-//   banks.
+//   cuBLAS at 4096 against 1.02.) With LINES + 4 floats from k to k + 1, a warp's stores take at most two passes over
+//   the banks.
 //
 // Bank conflicts of the reads: a 16-byte load takes one pass per half warp if neighbouring lanes (i, i ^ 1 or i, i ^ 2)
 // share their address and the others use different 16-byte columns of the banks. So the bits of the lane's number
@@ -249,7 +249,7 @@ struct FmaTile {
             for (int j = 0; j < TN; ++j) sums[i][j] = 0.0f;
     }
 
-    // Adds the sums of `slices` groups of kThreads threads, for the same tile and different k, in the first group.
+    // Adds the sums of `slices` groups of kThreads threads (same tile, different k); the first group gets the result.
     __device__ __forceinline__ void gather(float* shared, int slices) {
         const int thread = threadIdx.x % kThreads;  // 0 .. kThreads - 1
         const int slice = threadIdx.x / kThreads;   // 0 .. slices - 1

@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
         copy_async_wait_for<0>();
         __syncthreads();  // no thread reads or fills the ring any more
 
-        // The next tile's copies are in flight while this one is written, through the ring's tile that they do not
-        // use.
+        // Stage this tile's output in the part of the ring that the next tile's copies do not use: they are in
+        // flight.
         const At here = at;
         if (next < all) {
             at = At(next, down, across);

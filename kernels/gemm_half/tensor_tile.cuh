@@ -103,8 +103,8 @@ struct OperandTile {
     }
 
     // Loads lines 16 * i to 16 * i + 15 of the warp, k 16 * s to 16 * s + 15: one A fragment, or two B fragments, each
-    // in neighbouring registers. So [1] is the other 8 lines of A and the other 8 k of B; [2] is the reverse. `first`:
-    // the lane's offset, from lane_place.
+    // in neighbouring registers. So register [1] has the other 8 lines of A, but the other 8 k of B; [2] has the other
+    // 8 k of A and lines of B. `first`: the lane's offset, from lane_place.
     static __device__ __forceinline__ void fragment(unsigned (&to)[4], unsigned tile, unsigned first, int i, int s) {
         const int row = ALONG_K ? i * 16 : i / 4 * kDepth + s * 16;  // rows from the first fragment
         const int pair = ALONG_K ? s : i % 4;                        // 0 .. 3: pairs of pieces from there

@@ -3,7 +3,7 @@
 #include "../common/row_vec4.cuh"
 #include "operators.cuh"
 
-// Folds the share of `lane`, one of `lanes`, in the `length` elements of `row` into one state; `base`: index of the
+// Folds the share of lane `lane` (of `lanes`) of the row's `length` elements into one state; `base`: index of the
 // first. Any stride is correct; contiguous elements are read as float4 after a scalar head, with eight loads in flight.
 template <class Op>
 __device__ __forceinline__ typename Op::State fold_vectors(

@@ -4,8 +4,8 @@
 // `parts`: scratch for rows * gridDim.x * WARPS pairs. Blocks have 1,024 threads, one block per SM.
 //
 // Every block takes an equal stretch of every row, with WARPS warps per row, so each thread has one row only. A thread
-// keeps HELD of its float4 in registers and PARKED in its own slots of dynamic shared memory. It reads the rest a
-// second time: last in the first pass and first in the second pass, while L2 still has it. Each warp writes its maximum
+// keeps HELD of its float4 in registers and PARKED in its own slots of dynamic shared memory. It reads its other float4
+// twice: at the end of the first pass and at the start of the second, while L2 has them. Each warp writes its maximum
 // and sum to `parts`; after the grid barrier each warp merges the pairs of its row.
 //
 // Bottleneck: memory bandwidth, 8 bytes per element, and the grid barrier, which is not overlapped. For 16 rows of 4

@@ -36,8 +36,8 @@ def _within_all_branches(sim: Counts, gpu: Counts) -> bool:
 
 
 def _all_in_copies(sim: Counts, gpu: Counts) -> bool:
-    """Loads take equally many passes on both devices. The simulated stores' passes are between those of the GPU's plain
-    stores and those of its stores and copies."""
+    """Loads take equally many passes on both devices. The simulated device's store passes are between the GPU's for
+    stores alone and the GPU's for stores and copies."""
     loads = gpu[PASSES.format("ld")] + gpu[PASSES.format("ldsm")]
     stores = gpu[PASSES.format("st")]
     return sim["shared_load_wavefronts"] == loads and stores < sim["shared_store_wavefronts"] < gpu[COPIES] + stores

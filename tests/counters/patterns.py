@@ -100,7 +100,8 @@ def offsets(size: int, seed: int) -> Numbers:
 
 
 def sources(size: int, seed: int) -> tuple[Numbers, Numbers]:
-    """Return (COUNT, 32) byte offsets of the copies' sources in global memory, and the bytes that each copies."""
+    """Return (COUNT, 32) byte offsets of the copies' sources in global memory, and the number of bytes that each
+    copies."""
     rng = np.random.default_rng(seed + 1)
     rows, bytes_ = [], np.full((COUNT, 32), size, np.int64)
     for number in range(COUNT):

@@ -32,7 +32,8 @@ class Explanation:
 
 def _upper_half_plus_zero(nan: int) -> Callable[[Words, Words, Words], Mask]:
     """Lanes in which the lower halves are equal and the GPU added +0 to the upper half. That leaves the upper half
-    unchanged, except that NaN becomes canonical and -0 becomes +0. nan: larger patterns, without sign, are NaN."""
+    unchanged, except that NaN becomes canonical and -0 becomes +0. nan: bit patterns above it, without the sign bit,
+    are NaN."""
 
     def where(operands: Words, sim: Words, gpu: Words) -> Mask:
         low, size = np.uint64(0xFFFF), np.uint64(0x7FFF)

@@ -30,8 +30,8 @@ _WARP = ("shfl", "vote and activemask", "redux", "match")
 # old value of its destination, and testp writes its destination; after a loop, set.f32.f32 returns the integer 1
 # instead of 1.0; in a loop, a setp with two destinations that reads one of them computes a wrong second one.
 _MISCOMPILED = re.compile(r"(set|testp)\.|setp\.\w+\.(and|or|xor)\..*\|")
-# It folds these into operands, or removes them if both operands are equal, and the NaN that results is another one;
-# PTX leaves that NaN unspecified.
+# The compiler folds these into operands, or removes them if both operands are equal, which changes the bits of a NaN
+# result; PTX leaves these bits unspecified.
 _FOLDED = re.compile(r"(min|max|neg|abs|copysign)[\w.]*\.b?f(16|32|64)")
 _NARROW = re.compile(r"fns\.")  # valid only for some operands
 _FUSES = re.compile(r"(add|sub|mul)(\.ftz|\.sat)*\.(f16|bf16|f32|f64)")

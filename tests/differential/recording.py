@@ -61,7 +61,8 @@ def save(path: Path, forms: Sequence[Form], results: Sequence[Words]) -> None:
 
 
 class Recording:
-    """A recording in memory. results: those of a form, None if only a checksum was recorded. checksums: by key."""
+    """A recording in memory. results(form): the form's results, None if only a checksum was recorded. checksums: one
+    per key."""
 
     def __init__(self, path: Path = RECORDED) -> None:
         with np.load(path) as data:

@@ -48,8 +48,8 @@ def shrink_program(program: Program, operands: Words, differs: Differs) -> Progr
 
 
 def shrink_operands(program: Program, operands: Words, wrong: int, differs: Differs) -> Words:
-    """Return operands with which the difference remains: one lane's operands in all lanes, with every bit cleared, from
-    the top, that is not needed. If one lane's operands are not enough, return those of its block."""
+    """Return operands with which the difference remains: one lane's operands in all lanes, with each bit cleared that
+    is not needed, from the top bit down. If one lane's operands are not enough, return those of its block."""
     same = np.repeat(operands[:, wrong : wrong + 1], BLOCK, axis=1)
     if not differs(program, same):  # needs several lanes
         start = wrong // BLOCK * BLOCK
@@ -72,6 +72,7 @@ def shrink_operands(program: Program, operands: Words, wrong: int, differs: Diff
 
 
 def shrink(program: Program, operands: Words, wrong: int, differs: Differs) -> tuple[Program, Words]:
-    """Return the minimal program and operands. differs: whether a program differs. wrong: a lane that does."""
+    """Return the minimal program and operands. differs: returns whether a program differs. wrong: a lane in which it
+    differs."""
     program = shrink_program(program, operands, differs)
     return program, shrink_operands(program, operands, wrong, differs)

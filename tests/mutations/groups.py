@@ -105,6 +105,6 @@ def _of_kernels(root: Path, file: str) -> list[Group]:
     files = list(dict.fromkeys(path for folder in folders for path in FOLDERS[folder]))
     groups: list[Group] = [(FUZZ, "-k", " or ".join(names))] if names else []
     if file.startswith("kernels/common/"):
-        files.sort(key=lambda path: "gemm" in path or "attention" in path)  # those take a minute each
+        files.sort(key=lambda path: "gemm" in path or "attention" in path)  # last: they take a minute each
         groups = [(FAR,), *groups]
     return list(dict.fromkeys([*groups, (FAR,), *((path,) for path in files)]))

@@ -49,7 +49,7 @@ def repository(tmp_path):
 
 
 def filled(text, values):
-    """Return a text of the file with its expressions evaluated; `a || b` is the first that is not empty."""
+    """Return a text of the file with its expressions evaluated; `a || b` becomes the first that is not empty."""
 
     def value(match):
         return next((values[name] for name in match[1].split(" || ") if values[name]), "")
@@ -102,7 +102,7 @@ def installed():
 def test_a_race_fails_the_action_and_is_in_the_sarif_at_its_line(action, repository, installed):
     (repository / "kernels" / "right.cu").write_text(RIGHT)
     (repository / "right.py").write_text(SCRIPT.replace("my turn", "right"))
-    (repository / "try.py").write_text(f"import sys; sys.stdin.read(); {SCRIPT}")  # takes no line of the next target
+    (repository / "try.py").write_text(f"import sys; sys.stdin.read(); {SCRIPT}")  # must not consume the next target
     targets = f"\n{TARGET}\n  \nkernels/right.cu --run right.py\n"
     status, said, written = run_steps(action, repository, cudakit="cudakit", targets=targets, arguments="--arch sm_90a")
     assert status == 1, said

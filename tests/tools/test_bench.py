@@ -589,7 +589,7 @@ def test_cupy_does_the_same_work(gpu, family):
 
 
 class FakePeer:
-    """Another package's add. Its name says whether it is correct, wrong, unsupported or failing."""
+    """Another package's add. Its name selects whether it is correct, wrong, unsupported or failing."""
 
     idea = "a stand-in"
 

@@ -27,7 +27,7 @@ FAMILIES = ops.families()
 @pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_call_of_a_row_runs_that_variant_and_is_right(sim, name):
-    """In each mode; the NVTX range of the launch names the variant that ran."""
+    """Each mode is tested; the NVTX range of the launch names the variant that ran."""
     family, ran = FAMILIES[name], 0
     with sim.stream() as stream:
         for mode in family.modes:
@@ -103,7 +103,7 @@ class Peer:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_torchs_calls_do_the_familys_work(name):
-    """On CPU tensors, in each mode; twice, because a bench repeats calls."""
+    """Each mode is tested on CPU tensors, with two calls because a bench repeats calls."""
     torch = pytest.importorskip("torch")
     from cudakit.measure.peers import with_torch
 
@@ -193,8 +193,8 @@ def test_the_simulated_device_has_no_cost_of_a_call(sim):
 
 
 def gpu_report(**calls):
-    """Return a softmax report in the committed format, on a GPU. calls: the microseconds of each variant's call; None:
-    no such key."""
+    """Return a softmax report in the committed format, on a GPU. calls: the microseconds of each variant's call; if
+    None, rows lack that key."""
     rows = []
     for number, (name, cost) in enumerate(calls.items()):
         row = {

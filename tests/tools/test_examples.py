@@ -156,7 +156,7 @@ def test_softmax_compare_tells_its_story_in_counters(tmp_path):
     # One thread per row reads one sector per element; the threads of a block per row share sectors.
     assert counters["thread_per_row"]["sectors_per_request"] == pytest.approx(32)
     assert counters["tree_reduce"]["sectors_per_request"] == pytest.approx(4)
-    # Three reads and a write, then two and one, then one and one.
+    # Per element: three reads and one write, two reads and one write, one read and one write.
     assert counters["tree_reduce"]["bytes_per_element"] == pytest.approx(16)
     assert counters["online_fused"]["bytes_per_element"] == pytest.approx(12)
     assert counters["registers"]["bytes_per_element"] == pytest.approx(8)
@@ -384,7 +384,7 @@ def test_a_launch_that_was_never_made_is_no_fault(tmp_path, monkeypatch, ends, o
 
 
 def test_cudakit_refuses_each_of_the_nine_mistakes():
-    """Each row of the table's first column, on the simulated device, in one process."""
+    """The launches in the table's first column are made on the simulated device, all in one process."""
     script = runpy.run_path(str(ROOT / "examples" / "launch_mistakes" / "attempt.py"))
     mistakes = list(script["MISTAKES"])
     assert len(mistakes) == 10

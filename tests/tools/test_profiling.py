@@ -55,7 +55,7 @@ def rows():
 
 
 def test_flops_are_those_of_the_algorithm(rows):
-    """2 MNK for a product, counted from executed instructions; 4 BHNND for attention, all on tensor cores."""
+    """A product has 2 MNK, counted from executed instructions; attention has 4 BHNND, all on tensor cores."""
     for variant, kernel in (("naive", "naive"), ("tiled16", "tiled"), ("pipelined", "pipelined")):
         assert rows["gemm", variant, kernel]["flops"] == pytest.approx(2 * 2048**3, rel=0.01)
         assert not rows["gemm", variant, kernel]["tensor_flops"]
@@ -420,7 +420,7 @@ def test_the_reader_is_found_beside_ncu(tmp_path, layout):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Return a function: `stand_in(text)` makes an ncu of a shell script that prints its arguments and then runs
+    """Return a function: `stand_in(text)` creates a fake ncu, a shell script that prints its arguments and then runs
     `text`."""
     home = tmp_path / "ncu home"
     home.mkdir()

@@ -69,7 +69,7 @@ class Mixed:
 @pytest.mark.parametrize("fault", ["none", "previous", "swapped"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_chunk_that_passes_for_another_is_found(run_example, monkeypatch, name, fault) -> None:
-    """The ring of items is as short as a chunk, the worst case: chunks repeat earliest."""
+    """The worst case: the ring of items is as short as a chunk, so chunks repeat as early as possible."""
     monkeypatch.setattr(numbered, "RING_BYTES", 1)
     run, sequential = pipeline.run, pipeline.sequential
 

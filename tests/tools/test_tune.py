@@ -264,7 +264,7 @@ def test_a_usual_choice_that_is_a_bug_is_named(
 def test_another_process_goes_on_after_a_fault_that_loses_the_device_for_good(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, simulated by a device that is not reopened."""
+    """A GPU is not reopened after a fault; the test prevents the simulated device from being reopened."""
     target = project.declare("turn_lost", pads=(0, 3))
     monkeypatch.setattr(FamilyBench, "recover", lambda bench: "the device was lost")
     status, report = project.tune(target, "--shapes", "32x32,16x16")

@@ -29,8 +29,8 @@ TILED = {"tiled": {"tile": (8, 16, 32, 64), "rows": (1, 2, 4, 8), "stages": (1, 
 
 
 class Planted:
-    """A workbench with planted costs. wrong, faulty, broken, unfit: the ends of a configuration. noise: the relative
-    error of a measurement. dies: the device is not reopened after a fault."""
+    """A workbench with planted costs; `end` makes a configuration fail. noise: the relative error of a measurement.
+    dies: the device is not reopened after a fault."""
 
     def __init__(
         self, space: Space, cost: Cost, *, exact: bool = False, noise: float = 0.0, dies: bool = False
