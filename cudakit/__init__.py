@@ -150,14 +150,14 @@ __all__ = [
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the cell magic `%%cu` to IPython: what `%load_ext cudakit` calls."""
+    """Add the cell magic `%%cu` to IPython; `%load_ext cudakit` calls this."""
     from cudakit import notebook
 
     notebook.load(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove it again: what `%unload_ext cudakit` calls."""
+    """Remove the cell magic `%%cu` again; `%unload_ext cudakit` calls this."""
     from cudakit import notebook
 
     notebook.unload(shell)

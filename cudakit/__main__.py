@@ -53,7 +53,7 @@ def info(arguments: argparse.Namespace) -> int:
                 )
                 count = int(device.context.call("cuDeviceGetCount"))
                 specs += [f"gpu:{number}" for number in range(len(specs), count)]
-        except cudakit.DeviceUnavailable as error:  # its cause says why; the user did not name gpu:0
+        except cudakit.DeviceUnavailable as error:  # show the cause: the user did not name gpu:0
             facts["gpu"] = f"none: {error.__cause__ or error}"
         except cudakit.CudakitError as error:
             facts["gpu"] = f"none: {error}"
@@ -226,7 +226,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command. Returns the exit status: 0 only if nothing failed; without a command 2, after the help."""
+    """Runs one command. Returns the exit status: 0 only if nothing failed; 2 if no command is given, after the help."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     return cli.guarded(lambda: _run(given), verbose="-v" in given or "--verbose" in given)
 

@@ -23,7 +23,7 @@ import numpy as np
 # Every byte of an output before a launch: in each float type a NaN that no arithmetic produces, -1 in integers. An
 # element of an output or a guard zone that still holds it was not written.
 POISON = 0xFF
-# The end of a verdict on a kernel that is correct if its output holds zeros before the launch.
+# Ends the message about a kernel that is correct if its output holds zeros before the launch.
 ADDS = "; if the output holds zeros beforehand the result is correct, so this kernel adds to it: declare initial=0"
 
 # Rows are compared in pieces of about this many elements: float64 copies of a whole result would not fit in memory.
@@ -58,7 +58,7 @@ class _Piece:
 def compare(
     result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], plain: np.ndarray[Any, Any], terms: int = 1
 ) -> Comparison:
-    """Compare `result` with a float64 (or integer) `reference`, by the error of `plain`. All have one shape.
+    """Compare `result` with a float64 (or integer) `reference`, by the error of `plain`. All three have the same shape.
 
     terms: the length of the longest sum in an element, 1 if there is none. Complex numbers are compared as (real,
     imaginary) pairs along the last axis, and `worst_at` counts these.
@@ -88,9 +88,9 @@ def within(result: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], roundi
 
 
 def bounds(reference: Any, rounding: Any, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest value of each element of a result of `dtype` that differs from the reference by at
-    most its `rounding`: a fast test that, unlike `within`, does not allow for the last rounding. None for dtypes other
-    than float32, float64 and whole numbers."""
+    """Return the least and the greatest value that each element of a result of `dtype` may have: the reference minus
+    and plus its `rounding`. Comparing with them is fast, but unlike `within` it does not allow for the last rounding.
+    None for dtypes other than float32, float64 and whole numbers."""
     exact, allowed = np.asarray(reference), np.asarray(rounding)
     if dtype.kind in "iub" and exact.dtype.kind in "iub" and not np.any(allowed):
         return exact, exact
@@ -105,7 +105,7 @@ def bounds(reference: Any, rounding: Any, dtype: np.dtype[Any]) -> tuple[Any, An
 
 
 def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Callable[[Any, Any], Any]) -> Comparison:
-    """The verdict on `result`, in pieces of whole rows; allowance(rows of reference, of other): the errors allowed
+    """Compare `result` in pieces of whole rows. allowance(rows of reference, rows of other) returns the errors allowed
     before the last rounding."""
     if result.shape != reference.shape or other.shape != reference.shape:
         shapes = f"result {result.shape}, {name} {other.shape}, reference {reference.shape}"
@@ -126,13 +126,13 @@ def _by_pieces(result: Any, reference: Any, other: Any, name: str, allowance: Ca
     if len(starts) == 1:
         pieces = [piece(0)]
     else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets go of the interpreter lock
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy releases the interpreter lock
             pieces = list(pool.map(piece, starts))
     return _verdict(pieces, [start * cols for start in starts], result, reference)
 
 
 def still_poisoned(results: Sequence[np.ndarray[Any, Any]]) -> str:
-    """The end of a sentence on results, if some of their elements still hold the poison; otherwise ""."""
+    """Return the end of a sentence about results if some elements still hold the poison value; otherwise ""."""
     left = sum(int((_bytes(result) == POISON).all(axis=-1).sum()) for result in results if result.size)
     if not left:
         return ""
@@ -150,7 +150,8 @@ def _pairs(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def in_range(exact: Any, dtype: Any) -> Any:
-    """`exact` (float64 or complex128) as a reference for results of `dtype`: infinite for numbers beyond its range."""
+    """`exact` (float64 or complex128) as a reference for results of `dtype`; numbers beyond the dtype's range become
+    infinite."""
     wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
     with np.errstate(over="ignore", invalid="ignore"):
         rounded = np.asarray(exact).astype(dtype).astype(wide)
@@ -180,8 +181,8 @@ def steps_of(dtype: np.dtype[Any]) -> Steps:
 
 
 def _last_rounding(magnitude: Any, steps: Steps) -> Any:
-    """The most that rounding to a dtype moves numbers of these sizes: half a step, which is constant between two powers
-    of two and among the denormals, plus the reference's own rounding to float64."""
+    """Return the largest error of rounding numbers of these sizes to a dtype: half a step, which is constant between
+    two powers of two and among the denormals, plus the reference's own rounding to float64."""
     if not steps.last:
         return 0.0
     fractions, exponents = np.frexp(magnitude)
@@ -192,7 +193,7 @@ def _last_rounding(magnitude: Any, steps: Steps) -> Any:
 def _compare_rows(result: Any, reference: Any, allowed: Any) -> _Piece:
     finite = np.isfinite(reference)
     got = result.astype(np.float64)
-    # NaN is not equal to itself, so its masks are compared.
+    # NaN is not equal to itself, so the masks of NaN elements are compared.
     misplaced = ~finite & ~((got == reference) | (np.isnan(got) & np.isnan(reference)))
     misplaced |= finite & ~np.isfinite(got)
     error = np.where(finite, np.abs(got - reference), 0.0)

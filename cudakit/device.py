@@ -66,8 +66,8 @@ class Device:
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
-        self.kept: dict[Any, Any] = {}  # kernels of ops and the like, kept until the device is closed
-        # Arrays hold their context; it leads to the device and so to its default stream.
+        self.kept: dict[Any, Any] = {}  # such as kernels of ops; kept until the device is closed
+        # Arrays reference their context, through which they find the device and its default stream.
         context.device_object = self
 
     @classmethod
@@ -101,7 +101,7 @@ class Device:
 
     @classmethod
     def of(cls, context: Context) -> Device:
-        """The Device that a context was made with; a new one if it was made without."""
+        """The Device that a context was made with; a new Device if it was made without one."""
         with _lock:
             device: Device | None = context.device_object
             return device if device is not None else cls(context)
@@ -411,7 +411,7 @@ class Device:
         Only the simulated device counts; on a GPU use Nsight Compute. The end of the block waits for the device.
 
         Yields:
-            A dict, filled at the end of the block: the kernel's name to its Counters, summed over its launches.
+            A dict from kernel name to Counters, summed over the kernel's launches; filled at the end of the block.
 
         Raises:
             CudakitError: On a GPU.

@@ -299,7 +299,7 @@ def _decoded(answer: Any, fallback: str) -> str:
 
 
 def describe(driver: Any, code: Any) -> tuple[str, str]:
-    """(name, text) of a result code, from `driver`, the bindings of the driver or NVRTC."""
+    """Return (name, text) of a result code. driver: the bindings of the driver or of NVRTC."""
     name = getattr(code, "name", str(int(code)))
     if hasattr(driver, "nvrtcGetErrorString"):
         answer = driver.nvrtcGetErrorString(code)
@@ -310,7 +310,8 @@ def describe(driver: Any, code: Any) -> tuple[str, str]:
 
 def failure(driver: Any, routine: str, code: Any, *, hint: str | None = None) -> CudaError:
     """The exception for a result that is not success; `hint` replaces the usual one."""
-    # The simulated driver knows what was wrong with the call. Read first, as asking for the names is a call too.
+    # The simulated driver knows what was wrong with the call. It is read first, because querying the error names is a
+    # call too.
     said = getattr(driver, "simLastMessage", None)
     detail = str(said()).removeprefix(f"{routine}: ") if said is not None else ""
     if hint is None and said is not None:

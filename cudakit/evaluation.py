@@ -67,7 +67,7 @@ def bench(
 ) -> Report:
     """Check every variant of a family on every shape, and time those that are correct.
 
-    Each is compared with a copy of the same bytes, or the family's own ceiling, and with the peers, in the same run. A
+    For comparison, the peers and a copy of the same bytes (or the family's own ceiling) are timed in the same run. A
     simulated device reports counters instead of times.
 
     Args:
@@ -85,7 +85,7 @@ def bench(
 
     Raises:
         TypeError: If the family is given by its name.
-        Refused: If the family does not have the shape or the name.
+        Refused: If the family does not support a shape, or has no variant, dtype or mode of a given name.
     """
     _check_family(family)
     with _opened(device) as opened:
@@ -99,7 +99,8 @@ def bench(
 
 @dataclass(repr=False)
 class TuningReport(TuneReport):
-    """The configurations of a tuning. `ok` is True if none was wrong or failed; `as_dict()` has what `save` writes."""
+    """The configurations of a tuning. `ok` is True if none was wrong or failed; `as_dict()` has the contents that
+    `save` writes."""
 
     def _repr_html_(self) -> str:
         return inline.tuning(self.as_dict())
@@ -148,14 +149,14 @@ def tune(
         seed: Seed of the search and of the inputs.
         cold: Do not start from the default configurations.
         keep: Whether to keep the best configurations; False leaves "auto" as it is.
-        threads: Number of compilations at once; one per CPU, less one, if None.
+        threads: Number of simultaneous compilations; the number of CPUs minus one if None.
 
     Returns:
         The report, with one row per configuration that was tried.
 
     Raises:
         TypeError: If the family is given by its name.
-        Refused: If the family does not have the shape or the name.
+        Refused: If the family does not support a shape, or has no variant, dtype or mode of a given name.
     """
     _check_family(family)
     settings = Settings(budget, search, seed, cold, keep, threads)

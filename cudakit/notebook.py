@@ -28,7 +28,7 @@ Lines count from the line of %%cu, which is line 1; errors and reports call the 
 
 
 def load(shell: Any) -> None:
-    """Add `%%cu` to an IPython shell, and have errors and reports call its cells by number."""
+    """Add `%%cu` to an IPython shell; errors and reports then name its cells by number."""
 
     def cu(line: str, cell: str) -> None:
         compile_cell(shell, line, cell)
@@ -64,7 +64,7 @@ def _counters(counted: LaunchCounters) -> str:
 
 
 def _cell(shell: Any, file: str) -> str | None:
-    """The name in errors and reports of the cell that IPython compiled as `file`; None if it is not a cell."""
+    """Return the name that errors and reports use for the cell that IPython compiled as `file`; None if not a cell."""
     known = shell.compile.format_code_name(file)
     number = re.search(r"\d+", known[1]) if known is not None else None
     return None if number is None else f"<cell {number[0]}>"
@@ -84,7 +84,7 @@ def _this_cell(shell: Any) -> str:
 def compile_cell(shell: Any, line: str, cell: str) -> None:
     """Do what `%%cu` with the options in `line` does.
 
-    Raises UsageError for options that it does not take and cells without kernels, and what `Device.compile` raises.
+    Raises UsageError for unknown options and for cells without kernels, and the errors of `Device.compile`.
     """
     try:
         words = shlex.split(line)
@@ -158,7 +158,7 @@ def _device(shell: Any, wanted: str | None) -> Device:
             return _opened(wanted)
         except ValueError as error:
             raise UsageError(f"%%cu --device {wanted}: not a variable that holds a Device, and {error}") from None
-    # by identity: Out and _ hold the same ones
+    # by identity, because Out and _ hold the same devices as the user's variables
     there = {id(value): value for value in list(shell.user_ns.values()) if isinstance(value, Device) and _usable(value)}
     if len(there) > 1:
         names = [name for name, value in shell.user_ns.items() if id(value) in there and not name.startswith("_")]
@@ -170,7 +170,7 @@ _devices: dict[str | None, Device] = {}
 
 
 def _opened(spec: str | None) -> Device:
-    """The device that cells without one in a variable share; another if it was lost."""
+    """The device that cells share if no variable holds one; replaced by a new device if it was lost or closed."""
     device = _devices.get(spec)
     if device is None or not _usable(device):
         device = _devices[spec] = Device(spec)
@@ -182,7 +182,7 @@ def _usable(device: Device) -> bool:
 
 
 def _variables(module: Module) -> dict[str, Kernel]:
-    """The kernels of a module that a variable can be named after: by the last part of a name that no other has."""
+    """The kernels of a module by the last part of their name, if it is unique and can be the name of a variable."""
     last = {name: definitions.last_name(name.partition("<")[0]) for name in module}
     often = Counter(last.values())
     return {short: module[name] for name, short in last.items() if often[short] == 1 and _is_variable(short)}

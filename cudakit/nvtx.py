@@ -100,7 +100,7 @@ def _tool() -> _Tool | None:
     """The tool of this process, or None."""
     import nvtx
 
-    if not nvtx.enabled():  # NVTX_DISABLE; domains would be handed out all the same
+    if not nvtx.enabled():  # NVTX_DISABLE is set, but the package would still return domains
         return None
     domain = nvtx.get_domain(DOMAIN)
     # Without a tool the package returns a dummy that is not a Domain.

@@ -123,7 +123,7 @@ class SharedDevice:
         self._device = Device(spec, **self._options)
 
     def usable(self) -> Device:
-        """The device, replaced if it was lost. Fails the test if it is a GPU that an earlier test lost."""
+        """The device, replaced if it was lost. Fails the test if the device is a GPU that an earlier test lost."""
         from cudakit.device import Device
 
         context = self._device.context
@@ -163,8 +163,8 @@ def cudakit_shared_device(request: pytest.FixtureRequest) -> Iterator[SharedDevi
 def cuda_device(cudakit_shared_device: SharedDevice) -> Iterator[Device]:
     """The device of `--cudakit-device`, which all tests share.
 
-    At the end of a test the fixture waits for the work that the test queued, and fails the test if it failed. After a
-    fault the next test gets a new device. A test's arrays are freed when they go out of scope.
+    At the end of a test the fixture waits for the work that the test queued, and fails the test if that work failed.
+    After a fault the next test gets a new device. A test's arrays are freed when they go out of scope.
     """
     from cudakit.errors import CudakitError
 

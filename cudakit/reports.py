@@ -88,7 +88,7 @@ class Report:
 
     @property
     def headline(self) -> str:
-        """The kind, the sentence and the place, on one line; a fault's kind as its text has it."""
+        """The kind, the sentence and the place, on one line; a fault's kind is worded as in its text."""
         place = "" if self.file is None else f" at {self.file}" + ("" if self.line is None else f":{self.line}")
         first = self.full_text.partition("\n")[0] if self.fault is not None else f"{self.kind}: {self.message}"
         return " ".join(f"{first}{place}".split())

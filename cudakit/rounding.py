@@ -58,13 +58,14 @@ def of_products(terms: Any) -> Any:
 
 
 def of_chain(terms: int) -> float:
-    """The bound of a float32 sum of products from left to right, by fused multiply-adds, relative to its size: the root
-    of the sum of the products' squares, or the sum if it is larger. The squares of the partial sums add up to terms / 2
-    times the square of the size."""
+    """The relative bound of a float32 sum of products, added from left to right by fused multiply-adds. It is relative
+    to the sum's size: the root of the sum of the products' squares, or the sum if that is larger. The squares of the
+    partial sums add up to terms / 2 times the square of the size."""
     return SPREADS * math.sqrt(terms / 2) + 2 * U
 
 
 def of_exponential(below: Any) -> Any:
-    """The relative bound of float32's exp(x - maximum), with `below` = maximum - x: the error of __expf, 2 ulp and
-    1.173 per unit of its argument (CUDA C++ Programming Guide), that of the difference, and that of later factors."""
+    """The relative bound of float32's exp(x - maximum), with `below` = maximum - x: the error of __expf, which is 2 ulp
+    plus 1.173 ulp per unit of its argument (CUDA C++ Programming Guide), the error of the difference, and the errors of
+    later factors."""
     return U * (12 + 4 * below)

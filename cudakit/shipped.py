@@ -236,7 +236,7 @@ class ShippedKernels(Mapping[str, Kernel]):
         )
 
     def _read(self, name: str) -> bytes:
-        """A file of the export. Raises Refused if it is not as it was written."""
+        """Return the content of a file of the export. Raises Refused if the file was changed or cannot be read."""
         path = self._folder / name
         try:
             content = path.read_bytes()

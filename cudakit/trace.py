@@ -286,7 +286,7 @@ def markdown(told: Mapping[str, Any], depth: int = 2) -> str:
 
 
 class _Own(threading.local):
-    """A thread's lane of one trace."""
+    """Holds, per thread, the thread's lane in one trace."""
 
     lane: Lane | None = None
 

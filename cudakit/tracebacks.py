@@ -13,9 +13,9 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-#: The errors that a caller can cause; others show a bug. `errors` adds its own.
+#: The errors that a caller can cause; any other error indicates a bug. `errors` adds its own.
 _meant: tuple[type[BaseException], ...] = (TypeError, ValueError, OSError, KeyboardInterrupt)
-_MAGIC = ("run_cell_magic", "run_line_magic")  # the functions of IPython that run one
+_MAGIC = ("run_cell_magic", "run_line_magic")  # the functions of IPython that run a magic
 
 Error = TypeVar("Error", bound=BaseException)
 
@@ -48,14 +48,14 @@ def outside_place() -> str:
 
 
 def name_files(name_of: Callable[[str], str]) -> None:
-    """Have messages call each file of Python what `name_of` returns for it: a cell of a notebook has no path."""
+    """Make messages use name_of(file) as the name of each Python file, because a notebook cell has no path."""
     global _name_of
     _name_of = name_of
 
 
 def line_in(error: BaseException, file: str = "") -> str:
-    """ " (FILE:LINE)" of the innermost frame of an error in `file`, or, if there is none, outside this package; "" if
-    there is neither."""
+    """Return " (FILE:LINE)" of an error's innermost frame in `file`, or else of the innermost frame outside this
+    package; "" if there is neither."""
     lines = []
     entry = error.__traceback__
     while entry is not None:
@@ -142,7 +142,8 @@ def trim(error: BaseException) -> None:
 
 
 def install() -> None:
-    """Show uncaught errors of the main thread without this package's frames, through the present excepthook."""
+    """Show uncaught errors of the main thread without this package's frames, and pass them to the present
+    excepthook."""
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, found: TracebackType | None) -> None:

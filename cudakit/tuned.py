@@ -78,7 +78,7 @@ class Choice:
     """A variant and its configuration, found best in a situation.
 
     cost: milliseconds, or slots of the simulated device's busiest unit, as `unit` names. usual: the cost of the variant
-    that "auto" picks without it, measured in the same run; None if it was not measured. when: UTC, ISO 8601.
+    that "auto" picks without this choice, measured in the same run; None if it was not measured. when: UTC, ISO 8601.
     """
 
     variant: str
@@ -202,7 +202,7 @@ def choices(situation: Situation, nearby: bool = True) -> Iterator[Choice]:
 
 
 def forget(family: str, chip: str | None = None) -> int:
-    """Remove the choices kept for a family, of one chip unless None. Returns how many."""
+    """Remove the choices kept for a family: those for `chip`, or all if it is None. Returns how many."""
     within = folder()
     removed = 0
     for path in _files(within / _slug(family)) if within is not None else ():

@@ -93,7 +93,7 @@ def _scan(request: Request) -> headers.Included:
 
 
 def compiled_by(name: str, arch: str, parts: Sequence[str | bytes], make: Callable[[], Compiled]) -> Compiled:
-    """Return the output of another compiler for `parts`: from memory, from disk, or by `make`, and then stored.
+    """Return the output of another compiler for `parts`: from memory, from disk, or from `make` and then stored.
 
     name: the source's path. parts: everything that the result depends on, in addition to name and arch, including the
     compiler's identity. Raises the errors of `make`, and CompileError if CUDAKIT_COMPILE=never and nothing is stored.
@@ -237,7 +237,8 @@ def _digest_of(meta: dict[str, Any]) -> str:
 
 
 def _store(result: Compiled, entry: Path, digest: str) -> None:
-    """Write `result` to a temporary folder and rename it to `entry`. Only warns if the cache cannot be written."""
+    """Write `result` to a temporary folder and rename the folder to `entry`. Only warns if the cache cannot be
+    written."""
     contents = {_SOURCE: result.source.encode(), _CUBIN: result.cubin, _PTX: result.ptx.encode()}
     meta: dict[str, Any] = {
         "schema": SCHEMA,

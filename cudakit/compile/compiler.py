@@ -77,7 +77,7 @@ class Compiled:
         nvrtc_version: (major, minor); (0, 0) for another compiler.
         name: The source's path or label.
         source: The source's text.
-        launch: How another compiler says its kernel must be launched.
+        launch: Launch requirements that another compiler reports for its kernel.
         precompiled: The use of precompiled headers: "made", "used", "not used: " and the reason, or "" if NVRTC did not
             run for this result.
     """
@@ -211,7 +211,7 @@ def compile_in_threads(request: Request) -> Compiled:
 def _ready(request: Request) -> tuple[Any, headers.Included]:
     """Return the NVRTC bindings and the headers of `request`; unpacks CUDA's if it may include them.
 
-    Raises CompileError for a source of which NVRTC would read only a part.
+    Raises CompileError if NVRTC would read only a part of the source.
     """
     before, nul, _ = request.source.partition("\0")
     if nul:
@@ -220,7 +220,7 @@ def _ready(request: Request) -> tuple[Any, headers.Included]:
     nvrtc = library.load()
     included = _scan(request)
     if included.unknown or nvrtc_options.not_covered(request.options):
-        bundled.unpack()  # a scan does so only if it finds a CUDA header; an unknown line may include one
+        bundled.unpack()  # the scan unpacks only if it finds a CUDA header; an unknown line may include one
     return nvrtc, included
 
 

@@ -1,4 +1,4 @@
-"""NVRTC's diagnostics, each once: the numbered source lines around it, a caret, and the message below the caret."""
+"""Shows each NVRTC diagnostic once: the numbered source lines around it, a caret, and the message below the caret."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _AROUND = 2  # source lines shown above and below a diagnostic's line
 
 @dataclass
 class Diagnostic:
-    """One error or warning of a log. more: its further lines, such as the instantiated template. column: the caret's,
-    counted from the line's first non-blank character; None if the log has no caret. text: the source line, if
+    """One error or warning of a log. more: its further lines, such as the instantiated template. column: the caret's
+    column, counted from the line's first non-blank character; None if the log has no caret. text: the source line, if
     `in_source` found it."""
 
     file: str
@@ -35,7 +35,8 @@ class Diagnostic:
 
     @property
     def source_column(self) -> int | None:
-        """The caret's column in the source line, from 1, with a tab as one; None without a caret or a source line."""
+        """The caret's column in the source line, from 1, counting a tab as one; None without a caret or a source
+        line."""
         if self.column is None or self.text is None:
             return None
         return len(self.text) - len(self.text.lstrip()) + self.column + 1
@@ -132,4 +133,4 @@ def _lines(file: str, name: str, source: str) -> list[str]:
     try:
         return Path(file).read_text(errors="replace").splitlines()
     except OSError:
-        return []  # text of NVRTC's own, such as its list of name expressions
+        return []  # text that NVRTC adds, such as its list of name expressions

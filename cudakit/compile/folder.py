@@ -10,7 +10,7 @@ from cudakit.compile.ownership import NotOurs
 
 
 def directory() -> Path | None:
-    """Return the cache's folder, which need not exist; None without a home folder and a variable that names one."""
+    """Return the cache's folder, which need not exist; None if neither a home folder nor a variable names one."""
     named = os.environ.get("CUDAKIT_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME")
     try:

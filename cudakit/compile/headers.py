@@ -20,7 +20,7 @@ from cudakit.compile import bundled, includes, library
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError
 
-# One header of each part of CUDA's headers, which no other part has: wheels split a toolkit into several folders, and a
+# For each part of CUDA's headers, one header that no other part has: wheels split a toolkit into several folders, and a
 # toolkit has CCCL in include/cccl.
 _PARTS = {
     "cudart": "cuda_fp16.h",
@@ -108,8 +108,8 @@ def _candidates() -> list[Path]:
 def cuda_directories() -> tuple[str, ...]:
     """Return the include directories with CUDA's own headers, in search order, without duplicates; may be empty.
 
-    NVRTC's bundled headers come first, if they are unpacked. Installed ones are then used only for headers that those
-    lack, because two versions of CCCL cannot be mixed.
+    NVRTC's bundled headers come first, if they are unpacked. Installed headers are then used only if the bundled ones
+    lack them, because two versions of CCCL cannot be mixed.
     """
     first = bundled.directories()
     return (*first, *(folder for folder in installed_directories() if not first or _has_runtime(folder)))
@@ -140,8 +140,8 @@ def _has_runtime(folder: str) -> bool:
 
 
 def cuda_version() -> str:
-    """Return the versions in CUDA's headers, for cache keys: "13050,3005000", with "bundled " in front if NVRTC's own
-    are used, which have NVRTC's version."""
+    """Return the versions in CUDA's headers, for cache keys: "13050,3005000", prefixed with "bundled " if NVRTC's
+    bundled headers are used, which have NVRTC's version."""
     return ("bundled " if bundled.directories() else "") + _versions(cuda_directories())
 
 
@@ -167,8 +167,8 @@ def scan(
 
     `name` is the source's path, or a label in the working directory. `directories` are the include path, without
     CUDA's, in order. `options` and `names` (name expressions) may name headers too. A quoted name is searched in its
-    includer's folder first. CUDA's own headers are not read; a header in the user's folders that they would include
-    instead of their own is read. NVRTC's bundled headers are unpacked when the first CUDA header is found.
+    includer's folder first. CUDA's own headers are not read. A header in the user's folders is read if CUDA's headers
+    would include it instead of their own. NVRTC's bundled headers are unpacked when the first CUDA header is found.
     """
     files: dict[str, bytes] = {}
     stamps: list[tuple[int, ...]] = []
@@ -222,7 +222,8 @@ def _resolve(header: str, directories: Iterable[str]) -> str | None:
 
 
 def _shadows(directories: Sequence[str]) -> Iterator[str]:
-    """Yield headers in the user's folders that CUDA's own headers would include, since those are searched first."""
+    """Yield headers in the user's folders that CUDA's own headers would include, since the user's folders are searched
+    first."""
     own = cuda_directories()
     names = {*_FOREIGN_NAMES.split(), *_FOREIGN_FOLDERS}.union(*(_listed(folder) for folder in own))
     for directory in directories:

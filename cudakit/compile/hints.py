@@ -136,7 +136,7 @@ _NAMESPACES = [
 
 @dataclass(frozen=True)
 class About:
-    """A sentence that starts with a name; names with the same `after` share it. after: "needs ..." or "is ..."."""
+    """Advice that starts with a name; names with the same `after` share a sentence. after: "needs ..." or "is ..."."""
 
     name: str
     after: str
@@ -196,7 +196,7 @@ Rest = Sequence[str] | None  # the file's lines from the error's line on; None i
 
 
 def _there(header: str, name: str = "") -> bool:
-    """Return whether CUDA's headers here have one of this name that contains `name`; older versions lack some."""
+    """Return whether the installed CUDA headers include `header`, and it contains `name`; older versions lack some."""
     for place in headers.cuda_directories():
         with contextlib.suppress(OSError):
             return name in Path(place, header).read_text(errors="replace")

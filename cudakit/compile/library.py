@@ -30,7 +30,7 @@ def toolkits() -> list[Path]:
 
 
 def installed_libraries(stem: str) -> list[Path]:
-    """Return the files named `stem`.so* in the first folder that has any, of those with CUDA libraries."""
+    """Return the files named `stem`.so* in the first CUDA library folder that has any."""
     folders = [Path(entry) / "nvidia" / "cu13" / "lib" for entry in sys.path if entry]
     folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
     for root in toolkits():
@@ -61,7 +61,7 @@ def identity() -> str:
 
 
 def label() -> str:
-    """Return NVRTC's version for people ("13.5.37"); NVRTC is only loaded if its files do not show it."""
+    """Return NVRTC's version for display ("13.5.37"); NVRTC is only loaded if its files do not show it."""
     match = re.search(r"\d+\.\d+(?:\.\d+)*", identity())
     return match[0] if match else "unknown"
 

@@ -132,8 +132,8 @@ def run(
 ) -> tuple[R, str]:
     """Return the result of `attempt(more options)`, with precompiled headers if they save time, and how they were used.
 
-    depends: everything that a compile depends on except its source and headers, as text. options: the user's. included:
-    its headers. scan: reads them again. Raises the errors of `attempt`.
+    depends: everything that a compile depends on except its source and headers, as text. options: the user's options.
+    included: the source's headers. scan: reads the headers again. Raises the errors of `attempt`.
     """
     if reason := unavailable() or _unsuitable(source, options):
         return attempt(()).result, f"not used: {reason}"
@@ -301,7 +301,7 @@ def _make_root() -> tuple[Path, int]:
 
 
 def _remove(root: Path, hold: int, pid: int) -> None:
-    if pid == os.getpid():  # a forked child keeps its parent's
+    if pid == os.getpid():  # a forked child must not remove its parent's folder
         shutil.rmtree(root, ignore_errors=True)
         os.close(hold)
 

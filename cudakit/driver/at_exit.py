@@ -88,7 +88,7 @@ def _finish_rest() -> None:
 def _finish(others: bool = True) -> None:
     """Run queued work, report failures, and end the process here if its status would be 0.
 
-    others: run the other exit handlers before that.
+    others: run the other exit handlers before ending the process.
     """
     interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt  # the script's status is already SIGINT's
     usual = 1

@@ -1,4 +1,4 @@
-"""The streams that are being captured into graphs, as far as the rooms below `graph` must know.
+"""The streams that are being captured into graphs, as far as packages that `graph` builds on must know.
 
 Work queued on a captured stream does not run. So memory cannot be allocated on it; the buffers of a captured copy must
 live as long as the graph; and memory dropped during a capture is freed after it, because the graph may use it.
@@ -43,7 +43,8 @@ class Captures:
         return made
 
     def end(self, number: int) -> None:
-        """Record that it ended; after the last one, free the memory that no graph keeps."""
+        """Record that the driver's capture `number` ended; after the last capture, free the memory that no graph
+        keeps."""
         del self._underway[number]
         self.let_go()
 

@@ -89,7 +89,8 @@ class Context:
         self.device = self._primary.device
         self.captures = Captures(self._primary)
         self.in_flight = InFlight(self._primary, self.captures)
-        # The number of arrays and modules closed so far: graphs check their own again after it has changed.
+        # The number of arrays and modules closed so far: graphs check their arrays and modules again after it has
+        # changed.
         self.closings = 0
         self._attributes: dict[str, int] = {}
         self.device_object: Any = None  # the Device over this context, which arrays need
@@ -119,7 +120,8 @@ class Context:
 
     @property
     def lost(self) -> ContextLost | None:
-        """The failure that ended it, or None. A copy without a traceback after nothing else keeps the exception."""
+        """The failure that lost the context, or None. Once nothing else refers to the exception, a copy without
+        traceback."""
         if self._lost is None:
             return None
         reference, kept = self._lost
@@ -214,7 +216,7 @@ class Context:
     # Children ---------------------------------------------------------------------------------------------------------
 
     def adopt(self, child: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
-        """Register `release(*arguments)` to be called once, after `child` is dropped or closed, or this context is.
+        """Register `release(*arguments)` to be called once, when `child` is dropped or closed, or this context closes.
 
         Returns the finalizer: call it to free the child now; `.alive` is True while the child still owns something.
         `release` is not called if there is nothing left to free (a lost context, a forked child). It runs on whatever

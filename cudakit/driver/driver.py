@@ -113,8 +113,8 @@ def all_checks() -> tuple[str, ...]:
 
 
 def name_files(name_of: Callable[[str], str]) -> None:
-    """Have errors and reports call each file of Python what `name_of` returns for it, under which linecache must know
-    its lines: a cell of a notebook has no path."""
+    """Make errors and reports use name_of(file) as the name of each Python file, because a notebook cell has no path.
+    linecache must have the file's lines under that name."""
     from cudakit.sim.driver import faults
 
     tracebacks.name_files(name_of)
@@ -122,8 +122,9 @@ def name_files(name_of: Callable[[str], str]) -> None:
 
 
 def occupancy(arch: str, threads: int, registers: int, shared: int) -> Any | None:
-    """Return the theoretical occupancy of blocks of `threads` threads, with `registers` per thread and `shared` bytes
-    per block, on the chip simulated for `arch` (blocks, limit, warps, most_warps, fraction); None if there is none."""
+    """Return the theoretical occupancy (blocks, limit, warps, most_warps, fraction) of blocks of `threads` threads,
+    with `registers` per thread and `shared` bytes per block, on the chip simulated for `arch`; None if there is no such
+    chip."""
     from cudakit.sim.chips.occupancy import active_blocks
     from cudakit.sim.chips.properties import chip
 

@@ -24,7 +24,7 @@ class InFlight:
         self._primary: Primary | None = primary
         self._held: deque[tuple[int, Any, object]] = deque()
         self._spare: list[Any] = []
-        self._bytes = 0  # of the held objects
+        self._bytes = 0  # total size of the held objects
         self._most, self._most_bytes = self.MANY, self.MANY_BYTES
         self._lock = threading.Lock()
 
@@ -99,7 +99,7 @@ class InFlight:
         held.clear()
 
     def events(self) -> set[int]:
-        """Return the handles of its events."""
+        """Return the handles of the events it owns."""
         return {int(event) for event in (*self._spare, *(entry[1] for entry in self._held))}
 
     def close(self) -> None:

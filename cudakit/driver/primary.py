@@ -15,7 +15,8 @@ _CAPTURE_IMPLICIT = 906  # returned by queries of the legacy default stream whil
 
 
 def finalizer(owner: object, release: Callable[..., object], *arguments: Any) -> weakref.finalize[Any, Any]:
-    """Return a finalizer that does not run at exit: the driver frees everything then, and numpy may still use some."""
+    """Return a finalizer that does not run at exit: the driver frees everything then, and numpy may still use some of
+    the memory."""
     made = weakref.finalize(owner, release, *arguments)
     made.atexit = False
     return made
@@ -35,7 +36,7 @@ class Primary:
         self._release = finalizer(self, _release_primary, driver, self.device, self.pid)
 
     def quiet(self, routine: str, *arguments: Any) -> tuple[Any, ...] | None:
-        """Call a driver routine with this context pushed; for finalizers, whatever is current or captured.
+        """Call a driver routine with this context pushed. For finalizers: in any context, and during captures.
 
         Returns its result. Never raises: None means that it was not called (another process, or the driver is gone).
         """

@@ -57,7 +57,7 @@ class Stream:
         priority: Smaller numbers run first; clamped to context.stream_priorities().
         blocking: Order the stream with the legacy default stream, as CUDA's plain streams are.
         handle: Address of another library's stream, which is used but never destroyed.
-        owner: An object that keeps that stream alive; kept as long as this one.
+        owner: An object that keeps the other library's stream alive; kept alive as long as this Stream.
 
     Attributes:
         handle: The driver's own handle.
@@ -79,7 +79,7 @@ class Stream:
         # Identifies this open stream to a launch plan, which must not keep the stream alive.
         self.tag = object()
         self.end: StreamEnd | None = None  # None for a foreign stream
-        self.kept: dict[Any, Any] = {}  # objects that other rooms keep as long as the stream, such as its cuBLAS handle
+        self.kept: dict[Any, Any] = {}  # objects that live as long as the stream, such as its cuBLAS handle
         self._finalizer: weakref.finalize[Any, Any] | None = None
         if handle is None:
             flags = context.driver.CUstream_flags

@@ -46,7 +46,7 @@ class StreamSet:
                 self._ends = (*self._ends, stream if end is None else end)
 
     def _knows(self, stream: Stream) -> bool:
-        """Return whether a foreign stream is in the set, and so is an owner that keeps it alive if `stream` has one."""
+        """Return whether a foreign stream is in the set and, if `stream` has an owner, the set's entry has one too."""
         return any(
             known is stream
             or (known.foreign and int(known) == int(stream) and (known.owner is not None or stream.owner is None))

@@ -109,7 +109,7 @@ class Captured:
         return len(self._ready)
 
     def __call__(self, where: Any, *arguments: Any) -> Any:
-        """Do the work of the function on the same stream; returns the result of the captured call."""
+        """Capture the function or replay its graph, on the given stream; returns the result of the captured call."""
         stream = where if hasattr(where, "__cuda_stream__") else getattr(where, "stream", None)
         if stream is None or isinstance(where, DeviceArray):
             raise TypeError(
@@ -155,7 +155,7 @@ class Captured:
         return (graph.instantiate() if graph.nodes else None), given, owners
 
     def close(self) -> None:
-        """Release all its graphs after their queued launches. The next call captures again."""
+        """Release all graphs after their queued launches. The next call captures again."""
         with self._lock:
             self._ready.clear()
 
@@ -167,8 +167,8 @@ def captured(function: Callable[..., Any], *, most: int = _MOST) -> Captured:
 
     Args:
         function: Queues work on a stream and waits for nothing. Its first argument is a Stream, or an object with a
-            `stream` (a pipeline's chunk), of which the function may use nothing else. Its other arguments are device
-            arrays, pinned arrays (both also as `cudakit.strided(x)`), numbers, text and None.
+            `stream` attribute (a pipeline's chunk), whose other attributes the function must not use. Its other
+            arguments are device arrays, pinned arrays (both also as `cudakit.strided(x)`), numbers, text and None.
         most: The number of graphs to keep; beyond it, the oldest is released.
 
     Returns:

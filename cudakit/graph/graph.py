@@ -195,7 +195,7 @@ class Executable:
         return Closed(f"{self!r}: instantiate the graph again")
 
     def _accept(self, stream: Any) -> Stream:
-        """Return the stream as a Stream, after checking all memory in use and ordering its free after this stream."""
+        """Return the stream as a Stream, after checking all memory in use and ordering its free after work on it."""
         if self._retired:
             raise self._closed()
         context = self.context

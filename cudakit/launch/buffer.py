@@ -28,8 +28,9 @@ def struct_format(parameters: Sequence[Parameter], codes: Sequence[str]) -> str:
 class ArgumentBuffer:
     """One buffer for the arguments of one kernel, and the array of pointers to each parameter in it.
 
-    memory: the buffer; its length is a multiple of 8. address: of the pointers, for cuLaunchKernel's kernelParams; this
-    object owns both. converters: the rules of each parameter. pack_into(memory, 0, *values): writes converted values.
+    memory: the buffer; its length is a multiple of 8. address: the address of the pointer array, for cuLaunchKernel's
+    kernelParams; this object owns both. converters: the rules of each parameter. pack_into(memory, 0, *values): writes
+    converted values.
 
     Raises LaunchError if `count` is not the number of parameters.
     """

@@ -13,7 +13,7 @@ class LaunchCounters(dict[str, Any]):
     In a notebook with `%load_ext cudakit` it is shown as the annotated source.
     """
 
-    #: The HTML of an object of this class, set by the room that can make it; None: the plain text.
+    #: Returns the HTML of an object of this class; set by the package that can make it. None shows plain text.
     render: Callable[[LaunchCounters], str] | None = None
 
     def __init__(self) -> None:

@@ -23,7 +23,8 @@ _IGNORED = ("__restrict__", "__restrict", "__grid_constant__", "struct", "std", 
 
 def plain_types(source: str, kernel: str, count: int) -> tuple[Type | None, ...]:
     """Return the types of the `count` parameters of `kernel`, if its definition in `source` writes them in plain C or
-    CUDA ("const float* __restrict__ x", "uint64_t n", "float4 v"); None for each other one, such as a typedef."""
+    CUDA ("const float* __restrict__ x", "uint64_t n", "float4 v"); None for each other parameter, such as one with a
+    typedef."""
     return tuple(_plain(text) for text in parameter_declarations(source, kernel, count))
 
 

@@ -6,13 +6,13 @@ import re
 
 from cudakit.launch.parameter_names import without_comments
 
-#: A kernel's declaration. Its name is the first one with a parameter list that is not an attribute.
+#: A kernel's declaration. The kernel's name is the first name with a parameter list that is not an attribute.
 KERNEL = re.compile(
     r"__global__\b(?:\s|\bvoid\b|\b(?:static|inline|extern)\b|\[\[[^\]]*\]\]"
     r"|\b__\w+__\s*(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))?|::|\b\w+\s*::)*(?P<name>\w+)\s*(?:<[^;{}()]*>\s*)?\("
 )
 
-#: A kernel, or a brace with the namespace that it opens, if it does.
+#: Matches a kernel, or a brace with the namespace that it opens, if any.
 _SCOPE = re.compile(r"__global__|(?:\bnamespace\s+(?P<space>[\w:]+)\s*)?\{|\}")
 
 

@@ -76,8 +76,8 @@ class Function:
 
     name: in C++ ("softmax<8>"). mangled: its name in the cubin. Sizes are bytes: static_shared, local_bytes (per
     thread), max_dynamic_shared (the limit for a launch). registers, spills: as ptxas reports them. max_threads: the
-    limit per block. required_cluster: the cluster it was compiled for (`__cluster_dims__`), or None. sends: by (grid,
-    block, shared), cuLaunchKernel with all but its last three arguments, for each configuration that passed the check.
+    limit per block. required_cluster: the cluster it was compiled for (`__cluster_dims__`), or None. sends: for each
+    (grid, block, shared) that passed the check, cuLaunchKernel with all but its last three arguments bound.
     """
 
     def __init__(self, module: Image, mangled: str, name: str, resources: Resources | None) -> None:
@@ -106,7 +106,7 @@ class Function:
         self._configs: dict[Any, LaunchConfig] = {}
 
     def parameter_layout(self, count: int | None) -> list[tuple[int, int]]:
-        """Return offset and size of each of `count` parameters, in bytes; None: of as many as the driver reports."""
+        """Return offset and size in bytes of each of `count` parameters; of all that the driver reports if None."""
         context = self.context
         layout: list[tuple[int, int]] = []
         context.make_current()

@@ -146,7 +146,7 @@ class Kernel(Function):
         """Check a launch and fix everything but its stream, for the lowest cost per launch.
 
         Args:
-            grid: As for `launch`, and so are the others.
+            grid: Blocks; all arguments are as for `launch`.
             block: Threads per block.
             shared: Dynamic shared memory per block, in bytes.
             args: A tuple with one value per parameter.

@@ -60,7 +60,7 @@ class _Demangler:
 
     text: str
     at: int = 0
-    substitutions: list[Type | _Name | None] = field(default_factory=list)  # None: differs within a pack
+    substitutions: list[Type | _Name | None] = field(default_factory=list)  # None if it differs between pack elements
     template: list[Argument] = field(default_factory=list)
     element: int | None = None  # index of the pack element that T_ refers to while a pack is expanded
 
@@ -87,7 +87,8 @@ class _Demangler:
         return int(match[0])
 
     def sequence(self) -> int:
-        """Read the index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): nothing, or base 36 (or decimal) plus one."""
+        """Read the index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): 0 without digits, else the number (base 36 or
+        decimal) plus one."""
         match = re.compile(r"([0-9A-Z]*)_").match(self.text, self.at)
         if not match:
             raise _Unknown(f"a sequence number expected at {self.at} of {self.text}")
@@ -155,7 +156,7 @@ class _Demangler:
         if name is None:
             raise _Unknown("an empty nested name")
         if pushed:
-            self.substitutions.pop()  # the full name is a candidate only if it is a type, which type() adds
+            self.substitutions.pop()  # the full name can be substituted only if it is a type, which type() adds
         return name
 
     def local(self) -> _Name:

@@ -50,7 +50,7 @@ _C_DTYPES = {
 
 
 class UnknownName(CudakitError, KeyError):
-    """A module has no kernel or variable of that name, or several; the text lists the candidates."""
+    """A module has no kernel or variable of that name, or more than one; the text lists the candidates."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -167,7 +167,7 @@ class Module(Image):
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel, in the order of the source; those that it does not show, in the order of PTX."""
+        """All kernels, in the order of the source; those not found in the source are in the order of PTX."""
         return tuple(self._kernel(mangled) for mangled in self._in_order())
 
     def __iter__(self) -> Iterator[str]:

@@ -14,11 +14,12 @@ from cudakit.launch.plan import Target, sending
 
 
 class PatchableLaunch:
-    """One launch with its configuration checked and its arguments in place. For one thread at a time.
+    """One launch with its configuration checked and its arguments in place. Only one thread may use it at a time.
 
     words: the arguments' bytes in words of 8, in which pointers are replaced: `words[place(i)] = address`.
-    send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): to call if it returned a code.
-    attended(send): the same with the context made current, in an NVTX range; needed if `attention` is not empty.
+    send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): call it if send returned an error
+    code. attended(send): makes the context current and returns `send` in an NVTX range; needed if `attention` is not
+    empty.
     retired: not empty after the module was closed.
     """
 

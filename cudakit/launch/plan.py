@@ -1,9 +1,9 @@
 """The launch plan: converts a launch's arguments to the bytes that the driver reads, at the least cost per call.
 
 A plan is made once per thread, kernel and tuple of argument types. It is one generated function with its own struct,
-buffer and array of pointers to the parameters. Each call tests everything that may differ between calls (types, dtype,
-device, open, range), packs and launches. If a test fails it returns False, and `Kernel.launch` continues with the
-converters of `arguments`, which hold the rules: they convert the value after all, or raise an error.
+buffer and array of pointers to the parameters. Each call tests everything that may differ between calls (types, dtypes,
+devices, closed arrays, ranges), packs and launches. If a test fails it returns False, and `Kernel.launch` continues
+with the converters of `arguments`, which hold the rules: they convert the value after all, or raise an error.
 
 The text is generated because a Python call costs as much as a test of each argument. `launch_source` (`plan_source`)
 shows an example.
@@ -36,8 +36,8 @@ _NOT_CURRENT = frozenset((3, 201, 400, 709))
 class Target(NamedTuple):
     """The part of a kernel that its launch plans need.
 
-    sends: by (grid, block, shared), cuLaunchKernel with all but its last three arguments. retired: not empty after the
-    module was closed.
+    sends: for each checked (grid, block, shared), cuLaunchKernel with all but its last three arguments bound. retired:
+    not empty after the module was closed.
     """
 
     name: str
@@ -121,7 +121,7 @@ def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> d
 
     def attended(send: Callable[..., Any]) -> Callable[..., Any]:
         """Make the context current; return `send`, in an NVTX range if there is a listener."""
-        context.make_current()  # also with listeners, so that the range has one launch, not one that is sent again
+        context.make_current()  # before the range starts: a launch in the wrong context would be sent twice within it
         if not nvtx.listeners:
             return send
 

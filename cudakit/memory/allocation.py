@@ -30,7 +30,7 @@ class Uses(StreamSet):
         home = self.home
         if stream is home:
             return
-        # A second object for the home stream replaces nothing, unless only the new one keeps the stream alive.
+        # A second object for the home stream is added only if it alone keeps the stream alive.
         same = stream.foreign and home.foreign and int(home) == int(stream)
         if not same or (home.owner is None and stream.owner is not None):
             super().add(stream)

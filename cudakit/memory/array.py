@@ -185,7 +185,7 @@ class DeviceArray(Strided):
                 of the new elements.
 
         Raises:
-            ValueError: If the last axis is not contiguous or cannot be divided so.
+            ValueError: If the last axis is not contiguous, or does not hold a whole number of the new elements.
         """
         new = as_dtype(dtype)
         old = self.dtype.itemsize
@@ -202,7 +202,7 @@ class DeviceArray(Strided):
     # Work -------------------------------------------------------------------------------------------------------------
 
     def _on(self, stream: Any) -> Stream:
-        """Return the stream to work on. Work on it follows the array's earlier work; the free follows that work."""
+        """Return the stream to work on. New work on it runs after the array's earlier work, and before the free."""
         if not self.allocation.open:
             raise Closed(f"{self.summary} was closed and its memory freed; use it before close()")
         if stream is None:
@@ -456,7 +456,7 @@ class DeviceArray(Strided):
             copy: True to always copy; False to raise if a copy is needed.
 
         Raises:
-            BufferError: If the array cannot be exported so.
+            BufferError: If the array cannot be exported as requested.
         """
         versioned = max_version is not None and max_version[0] >= 1
         here = self.__dlpack_device__()

@@ -1,4 +1,4 @@
-"""Copies and fills between strided layouts, made of the driver's linear and 2-D ones.
+"""Copies and fills between strided layouts, made of the driver's linear and 2-D copies and fills.
 
 A copy between two layouts of one shape is split into equal 2-D copies (`layout.plan`). A few are queued directly.
 If there are many, the host gathers: host data is made contiguous first; device data is read as one span and rearranged
@@ -25,9 +25,9 @@ from cudakit.memory.pinned import is_pinned
 
 #: Up to this many 2-D copies are queued directly from or to a strided host array.
 FEW = 8
-#: Up to this many are queued to read a strided device array; beyond, its whole span is read.
+#: Up to this many 2-D copies are queued to read a strided device array; beyond that, its whole span is read.
 MANY = 1024
-#: More than this many into one destination raise ValueError.
+#: More copies than this into one destination raise ValueError.
 MOST = 65536
 
 _FILL_BLOCK = 1 << 16

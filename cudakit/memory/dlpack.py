@@ -174,7 +174,7 @@ def export(
     versioned: bool,
     flags: int = 0,
 ) -> Any:
-    """Return a capsule over memory that `owner` keeps alive. strides: bytes; BufferError unless whole elements."""
+    """Return a capsule over memory that `owner` keeps alive. strides: bytes; BufferError if not whole elements."""
     code, bits = data_type(dtype)
     itemsize = dtype.itemsize
     if any(stride % itemsize for extent, stride in zip(shape, strides, strict=True) if extent > 1):

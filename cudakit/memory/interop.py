@@ -99,7 +99,7 @@ def _ordinal(context: Context, pointer: int) -> int:
 
 
 def expect_same_device(context: Context, exporter: Any, kind: int, number: int) -> None:
-    """Raise DeviceMismatch if an array is not on `context`'s device. kind, number: the array's, as DLPack defines."""
+    """Raise DeviceMismatch if an array is not on `context`'s device. kind, number: the array's device in DLPack."""
     name = type(exporter).__name__
     if context.kind == "sim":
         if kind != dlpack.CPU:

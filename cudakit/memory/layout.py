@@ -152,7 +152,8 @@ def reshaped(shape: Shape, wanted: Any) -> Shape:
 class CopyPlan:
     """A strided copy as `count` equal 2-D copies, each of `rows` rows of `width` bytes, one pitch apart on each side.
 
-    outer: the loops around them, as (extent, destination stride, source stride). The offsets are those of the first.
+    outer: the loops around them, as (extent, destination stride, source stride). The offsets are those of the first 2-D
+    copy.
     """
 
     width: int

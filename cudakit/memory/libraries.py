@@ -94,7 +94,7 @@ more: list[Library] = []
 
 
 def of(kind: type, *, exact: bool = True) -> Library | None:
-    """Return the library whose arrays have the type `kind` or, if not `exact`, a base class of it; None if none does.
+    """Return the library whose arrays have the type `kind` or, unless `exact`, one of its base classes; else None.
 
     Only exact types are read by these expressions: a subclass may override attributes or have no memory at all.
     """
@@ -129,7 +129,8 @@ def _torch_library(torch: Any) -> Library:
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     def maker(shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        # It allocates on the current device, so it is used only on a host with one. It costs a third of torch.empty.
+        # It allocates on the current device, so it is used only on a host with one GPU. It costs a third of
+        # torch.empty.
         empty_strided = getattr(guards, "_empty_strided_cuda", None)
         if empty_strided is not None and torch.cuda.device_count() == 1:
             return functools.partial(empty_strided, shape, layout.contiguous(shape, 1), getattr(torch, dtype))
