@@ -24,7 +24,8 @@ _STEPS = 200_000
 
 
 class Chains:
-    """The releases and acquires so far. Events are increasing numbers; parties are ints, locations any hashable."""
+    """The releases and acquires so far. Events are increasing numbers; parties are ints; a location is any hashable
+    object."""
 
     def __init__(self) -> None:
         self.fences: dict[int, int] = {}
@@ -38,7 +39,8 @@ class Chains:
         self._readers: dict[Key, list[tuple[int, int, int]]] = {}
 
     def awake(self, release: bool) -> bool:
-        """Whether a strong access (``release``: with .release) can matter: none does before the first release."""
+        """Whether a strong access can affect the order; False until the first fence or release. ``release``: it has
+        .release."""
         return release or bool(self.fences) or bool(self._count)
 
     def fence(self, parties: Array, event: int) -> None:
@@ -120,7 +122,7 @@ class Chains:
         return self._chain(party, event, other)
 
     def _chain(self, party: int, event: int, other: int) -> bool:
-        """Whether a chain through other parties orders the two."""
+        """Whether a chain through other parties orders the two accesses."""
         known = {party: event}
         queue = [(event, party)]
         steps = 0

@@ -15,7 +15,7 @@ from cudakit.sim.lockstep.sites import Site
 READ, WRITE = 1, 2
 # the shift of the same marks for strong accesses: volatile, relaxed, acquire, release or atomic
 _STRONG = 2
-# bytes of the largest allocation that is checked: a footprint takes five bytes per byte
+# the largest allocation that is checked, in bytes: a footprint is five times as large
 LARGEST = 1 << 28
 Marks = npt.NDArray[np.uint8]
 
@@ -32,7 +32,7 @@ class Footprints:
         self._numbers: dict[Site, int] = {}
 
     def note(self, access: MemoryAccess, piece: Piece, does: int) -> None:
-        """Note an access that reads, writes or both (``does``) the elements of a piece."""
+        """Note an access to the elements of a piece; ``does``: whether it reads, writes or both."""
         marks = self.marks.get(piece.home)
         if marks is None:
             return
@@ -54,8 +54,8 @@ def wrote(marks: Marks) -> bool:
 
 
 def conflict(one: Marks, other: Marks, changed: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
-    """A mask of the bytes that both footprints access, at least one with a write and at least one not strongly. If both
-    only write a byte, it conflicts only if ``changed``: storing an unchanged value is not a conflict."""
+    """A mask of the bytes that both footprints access, if at least one access writes and at least one is not strong. A
+    byte that both only write conflicts only if it is ``changed``: storing an unchanged value is not a conflict."""
     weak = READ | WRITE
     strong_both = (one & weak == 0) & (other & weak == 0)
     writes = WRITE | WRITE << _STRONG

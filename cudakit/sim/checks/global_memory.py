@@ -30,8 +30,8 @@ _SHADOW_BYTES = 4 << 30
 
 
 class _Shadow:
-    """A launch's record of one allocation. ``undefined`` is not 0 in granules with uninitialised bytes at the start of
-    the launch; None if there were none."""
+    """A launch's record of one allocation. ``undefined`` is nonzero for granules that had uninitialised bytes at the
+    start of the launch; None if no granule had any."""
 
     def __init__(self, undefined: Array | None) -> None:
         self.undefined = undefined
@@ -48,7 +48,7 @@ class GlobalChecks:
         self.race, self.init = "race" in run.checks and run.config.blocks > 1, "init" in run.checks
         self.granule = granule
         self.shift = granule.bit_length() - 1
-        # the allocations that the launch may store to; None: all
+        # the allocations that the launch may store to; None: it may store to any
         self.written = written
         self.shadows: dict[Allocation, _Shadow | None] = {}
         self.bytes = 0
@@ -183,7 +183,8 @@ class GlobalChecks:
         words: Array,
         values: Array | None = None,
     ) -> None:
-        """Compare an access with the accesses of a table; ``words`` are the table's first words for it."""
+        """Compare an access with earlier ones in a table; ``words`` are the table's first words for the accessed
+        granules."""
         others = table.others(piece.index, count)
         for found in (words, others):
             if found is None:

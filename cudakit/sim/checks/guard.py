@@ -1,14 +1,15 @@
 """The checks of memory accesses while a kernel runs: "race" and "init" of a launch's checks.
 
-Loads, stores and atomics call the guard of a batch before they change memory, piece by piece. The scheduler calls it
-for barriers, the instructions themselves for fences and bar.warp.sync. Without these checks a batch has no guard.
+Loads, stores and atomics call the guard of a batch before they change memory, piece by piece. The scheduler calls the
+guard for barriers; fences and bar.warp.sync call it themselves. Without these checks a batch has no guard.
 
-A load of an element is an uninitialised read if none of the element's bytes were written. It is not one if some were
-written, or if the element is only copied along with initialised ones: compilers copy structures with their padding. A
-loaded value is not tracked, so a load of uninitialised memory is reported even if its value is never used.
+A load of an element is an uninitialised read if none of the element's bytes were written. A partly written element is
+not reported. Neither is an element that is only copied along with initialised ones: compilers copy structures with
+their padding. A loaded value is not tracked, so a load of uninitialised memory is reported even if its value is never
+used.
 
-This module also checks local memory: an access, or a vector as a whole, is an uninitialised read if none of its bytes
-were written.
+This module also checks local memory: a load of a scalar or of a whole vector is an uninitialised read if none of its
+bytes were written.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Guard:
                 self.memory.read(f, access, piece, event)
 
     def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
-        """Check a store of ``values``, one per lane or one for all, in memory's dtype; rows of them for a vector."""
+        """Check a store of ``values`` in memory's dtype: one value per lane or one for all; for a vector, one row per
+        lane."""
         event = self.events.access(access.site)
         for piece in pieces:
             home = piece.home
@@ -253,5 +255,5 @@ class Guard:
 
 
 def wanted(checks: Iterable[str]) -> bool:
-    """Whether these checks include any of memory accesses."""
+    """Whether these checks include a check of memory accesses."""
     return not CHECKS.isdisjoint(checks)

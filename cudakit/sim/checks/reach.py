@@ -19,7 +19,7 @@ from cudakit.sim.values.lanewise import width
 _GLOBAL = ("global",)
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 _ELSEWHERE = ("local", "param", "param::entry", "param::func", "const")
-# in a set of parameters: any pointer
+# the member of a set of parameters that stands for any pointer
 _ANY = -1
 
 
@@ -65,7 +65,7 @@ class Reach:
                 self.params |= found
 
     def written(self, run: KernelRun) -> set[Allocation] | None:
-        """The allocations that a launch may store to; None: all."""
+        """The allocations that a launch may store to; None if it may store to any."""
         if self.params is None:
             return None
         addresses = [int.from_bytes(run.config.params[offset : offset + 8], "little") for offset in self.params]

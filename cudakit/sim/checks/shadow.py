@@ -81,7 +81,7 @@ class Table:
         lost = (got ^ words) & who != 0
         if not lost.any():
             return None
-        # of the overwritten lanes, keep the lowest one's word as the second
+        # the second word is that of the lowest overwritten lane
         self._keep(index[::-1], count, lost[::-1], words[::-1])
         return np.flatnonzero(lost if count == 1 else lost.any(axis=1))
 

@@ -36,7 +36,7 @@ from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.sites import Site
 
-# reads (and their lanes) kept out of the table in an interval without writes; beyond that they are entered
+# the most reads (and their lanes) kept out of the table in an interval without writes; with more, they are entered
 _READS_KEPT = 256
 _READ_LANES_KEPT = 1 << 21
 # how many times to test whether all of shared memory is initialised
@@ -90,7 +90,7 @@ class SharedChecks:
         # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
         self.voted = np.zeros(batch.geometry.lanes, np.int64)
         self.chains = Chains()
-        # per warp and warp of its block: the latest event of that warp that is known to happen before now
+        # for each warp and each warp of its block: the second warp's latest event known to happen before now
         self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
         cluster = run.cluster_size
         self.cluster_size = cluster
@@ -139,8 +139,8 @@ class SharedChecks:
             self.pending_lanes = sum(read.lanes.count for read in self.pending)
 
     def leave(self, f: Fragment) -> None:
-        """Report accesses by other blocks of the cluster that may come after their target block has exited: its shared
-        memory ends with it."""
+        """Report accesses to another block's shared memory that may happen after that block has exited, which frees the
+        memory."""
         if self.cluster_floor is None:
             return
         gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
@@ -318,8 +318,8 @@ class SharedChecks:
             self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT)
 
     def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
-        """A mask of the granules at which an access by these lanes races with the access that a word names (a read if
-        ``were_reads``); None if there are none."""
+        """A mask of the granules at which an access by these lanes races with the access that a word describes (a read
+        if ``were_reads``); None if there is no race."""
         own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
         owner, event = LANES.owner(words), LANES.event(words)
         moving = words >= IN_FLIGHT
@@ -373,8 +373,8 @@ class SharedChecks:
     def _report(
         self, wrong: WrongLanes, site: Site, lane: int, *, moving: bool = False, same: bool = False
     ) -> NoReturn:
-        """Report the race with an access by a lane of the batch at a site. ``moving``: it is a cp.async in flight;
-        ``same``: both accesses are of one instruction."""
+        """Report the race with an access by a lane of the batch at a site. ``moving``: that access is a cp.async in
+        flight; ``same``: both accesses are of one instruction."""
         byte = self._byte(wrong)
         what = f"{wrong.access.named} at byte {byte} of shared memory"
         block, thread = divmod(lane, self.batch.geometry.threads)
@@ -392,7 +392,7 @@ class SharedChecks:
             if mine // self.batch.geometry.threads != block:
                 whose, barrier = "a thread of another block of the cluster", "cluster.sync()"
             elif self.batch.geometry.warp[mine] == self.batch.geometry.warp[lane]:
-                # of a race within a block, the pair that is found first is often of one warp
+                # in a race within a block, the first pair found is often within one warp
                 whose, barrier = "another thread of the warp", "__syncthreads() (__syncwarp() within one warp)"
             detail = f"{what}, not synchronised with an access by {whose}"
             notes = [f"put {barrier} between the two accesses, or use atomics"]

@@ -61,9 +61,9 @@ class Stats:
 class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
     """A simulated driver with ``devices`` devices of one architecture.
 
-    ``memory`` is each device's memory in bytes, ``checks`` the enabled ones of ``ALL_CHECKS``. ``order`` selects the
-    next of the operations that may run: "newest" (the default, which host code expects least), "oldest", or "random"
-    with ``seed``. ``printf`` is called with the text of device printf. Calls may come from any thread.
+    ``memory`` is each device's memory in bytes; ``checks`` are the enabled checks, from ``ALL_CHECKS``. ``order``
+    selects which of the ready operations runs next: "newest" (the default, which host code expects least), "oldest", or
+    "random" with ``seed``. ``printf`` is called with the text of device printf. Calls may come from any thread.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         """Enqueue a Python callable on a stream. It must not call the driver. If it raises an exception, the context is
         lost, and the call that waits for it raises the exception.
 
-        ``reads`` and ``writes``, rows (address, width, height, pitch) of device memory, are for a function that
-        replaces a library's kernel and accesses no other memory. It is checked like a copy (the memory is allocated,
-        streams wait for each other) and must not read uninitialised memory. It accesses the memory through
+        For a function that replaces a library's kernel, ``reads`` and ``writes`` are all device memory that it
+        accesses, as rows (address, width, height, pitch). Such a function is checked like a copy (the memory is
+        allocated, streams wait for each other) and must not read uninitialised memory. It accesses the memory through
         ``simHostView(..., define=False)``; the memory that it writes counts as initialised when it returns."""
         if not reads and not writes:
             self._enqueue_host(hStream, function, name)
@@ -209,7 +209,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
     def simInject(self, fault: str, after: int = 0, *, times: int = 1, code: Any | None = None) -> None:
         """Make calls fail. ``fault`` is "out_of_memory" (allocations), "launch_failure" (a kernel when it runs),
         "context_lost" (any call that needs a context) or the name of a driver function, which requires the CUresult
-        ``code``. ``after`` such calls pass first, then ``times`` fail."""
+        ``code``. The first ``after`` such calls pass, then ``times`` calls fail."""
         with self._lock.raw, self._lock:
             self._injector.add(fault, after, times, code)
 
@@ -294,9 +294,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             return list(self._leaks)
 
     def simEndReport(self, context: Handle, own: Container[int] = ()) -> LeakReport | None:
-        """A report of the leaks if ``context`` were released now. None if there are none, if "leaks" is not among the
-        checks, or if others retain the context too. ``own`` are handles and addresses of the caller, which are not
-        reported."""
+        """A report of the objects that would leak if ``context`` were released now. None if there are no such objects,
+        if "leaks" is not among the checks, or if others also retain the context. ``own`` are handles and addresses of
+        the caller, which are not reported."""
         with self._lock.raw, self._lock:
             found = self._object(context, Context, "a context")
             if "leaks" not in self.checks or found.sticky is not None or found.device.retained > 1:
@@ -305,7 +305,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             return leak_report(found, held) if held else None
 
     def simLost(self) -> bool:
-        """Whether the primary context of one of its devices is lost."""
+        """Whether the primary context of any of the driver's devices is lost."""
         with self._lock.raw, self._lock:
             return any(device.primary.sticky is not None for device in self.devices)
 
@@ -356,7 +356,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             self._sources[name] = text
 
     def simSourceText(self, name: str) -> str | None:
-        """The text that ``simSource`` was given for a file; None for another."""
+        """The text that ``simSource`` has set for a file; None if it has not set any."""
         return self._sources.get(name)
 
     def simSetResources(self, hfunc: Handle, *, registers: int, local_bytes: int | None = None) -> None:

@@ -12,7 +12,7 @@ Handle = Any
 
 
 def as_handle(value: Any) -> int:
-    """A handle, device or pointer as an int: an int, a binding's object, or None for 0."""
+    """Convert a handle, device or pointer (an int, a binding's object, or None for 0) to an int."""
     if value is None:
         return 0
     if isinstance(value, (str, bytes, float)):
@@ -58,7 +58,8 @@ def read_c_array(address: int, count: int) -> list[int]:
 
 
 def member(kind: Any, value: Any, what: str) -> Any:
-    """An enum member, given as a member or a number; raises CallError (INVALID_VALUE) if there is none."""
+    """Convert a member or its number to the enum member; raises CallError (INVALID_VALUE) if there is no such
+    member."""
     try:
         return kind(int(value))
     except ValueError:

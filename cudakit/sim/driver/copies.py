@@ -101,7 +101,7 @@ class CopyCalls(MemoryCalls):
         return self._host_range(address, width)
 
     def _gone(self, label: str, fault: MemoryFault, place: Origin) -> OperationFault:
-        """The fault of work whose memory was freed after it was queued and before it ran."""
+        """The fault of queued work whose memory was freed before the work ran."""
         return self._fault(Result.CUDA_ERROR_ILLEGAL_ADDRESS, memory_report(fault, label, place))
 
     # ---- the work ----
@@ -162,7 +162,7 @@ class CopyCalls(MemoryCalls):
         return operation
 
     def _may_watch(self, region: Region, stream: Stream) -> bool:
-        """Whether a pinned source can be watched for changes: not while queued work may write it."""
+        """Whether a pinned source can be watched for changes; False while queued work may write it."""
         return "streams" in self.checks and not any(
             other.touches_host or any(_overlap(region.extent, r) for r in other.writes)
             for other in self._scheduler.pending()

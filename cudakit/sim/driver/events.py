@@ -44,7 +44,7 @@ class StreamCalls(DriverState):
             stream.capture.broken = stream.capture.broken or f"cuStreamDestroy {caller()}"
             if stream.capture.lanes[0] is stream:
                 self._leave_capture(stream.capture)
-        # its pending work still runs: the scheduler keeps it
+        # the stream's pending work still runs: the scheduler keeps it
         del self._objects[stream.handle], stream.context.streams[stream.handle]
         if stream.context.sticky is not None:
             raise CallError(stream.context.sticky, str(stream.context.report))
@@ -126,7 +126,8 @@ class StreamCalls(DriverState):
         return cu.CUcontext(self._readable(hStream, "cuStreamGetCtx").context.handle)
 
     def _readable(self, handle: Handle, call: str) -> Stream:
-        """A stream whose properties may be read: any except the legacy stream while it waits for a captured one."""
+        """The stream, for reading its properties; raises CallError for the legacy stream while it waits for a captured
+        one."""
         stream = self._stream(handle)
         if stream.legacy:
             stream.expect_no_capture(call)

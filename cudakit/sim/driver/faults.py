@@ -175,7 +175,7 @@ NAMED = {
 
 @dataclass
 class Injection:
-    """A pending injected fault: the calls it counts, how many more of them pass first, and how many then fail."""
+    """A pending injected fault: the calls it counts, how many of them still pass, and how many fail after that."""
 
     fault: str
     calls: frozenset[str]

@@ -4,8 +4,8 @@ While a stream is being captured, its work becomes nodes of a graph, as ``Queued
 by waiting for one of its events. A launch checks and queues the work of each node, in the order of the nodes: the nodes
 of the first captured stream on the launching stream, the others on streams that belong to the executable graph.
 
-Calls that a capture forbids as potentially unsafe, by its mode and the calling thread's, invalidate it (``UNSAFE`` in
-``state``). Unlike on a GPU, a graph cannot allocate memory or copy pageable memory.
+A potentially unsafe call (``UNSAFE`` in ``state``) invalidates a capture, if the capture's mode and the calling
+thread's mode forbid it. Unlike on a GPU, a graph cannot allocate memory or copy pageable memory.
 """
 
 from __future__ import annotations

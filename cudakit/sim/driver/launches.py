@@ -26,7 +26,7 @@ from cudakit.sim.lockstep.report import KernelFault, KernelReport, Origin, plain
 from cudakit.sim.machine.launch import launch as launch_kernel
 from cudakit.sim.machine.loading import LoadedFunction
 
-# the stack limit as long as cuCtxSetLimit has not set one
+# the default stack limit, until cuCtxSetLimit sets another
 DEFAULT_STACK = LIMITS[cu.CUlimit.CU_LIMIT_STACK_SIZE]
 
 # the driver's result for each kind of kernel fault; any other kind is a launch failure

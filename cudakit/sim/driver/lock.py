@@ -19,8 +19,8 @@ _resume = False
 class DriverLock:
     """Disables the garbage collector; ``raw`` is a reentrant lock. ``with lock.raw, lock:`` takes both.
 
-    ``raw`` is a lock of its own because C code takes it, which an interrupt (Ctrl-C) cannot divide. If ``__enter__``
-    took it, an interrupt between that call and the start of the block would leave it locked forever.
+    ``raw`` is a separate lock so that C code takes it, which an interrupt (Ctrl-C) cannot stop halfway. If
+    ``__enter__`` took it, an interrupt between that call and the start of the block would leave it locked forever.
     """
 
     __slots__ = ("raw",)

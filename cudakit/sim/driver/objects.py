@@ -26,12 +26,12 @@ class Operation:
 
     ``after`` are the operations that must be done first; ``visible``: it has effects on the host. ``reads`` and
     ``writes`` are ranges (address, size) of pinned host memory; ``touches_host``: it may access any pinned memory.
-    ``secure`` copies the host memory that it will read, before something else overwrites it. ``clock`` is the last
-    operation of each stream that is certain to be done before this one starts, as serials by stream number. ``blocked``
-    counts the operations of ``after`` that are not done; ``followers`` are the operations that wait for this one.
-    ``watched``: per allocation of a kernel, its use and an unordered use by another operation. ``poisoned``: its
-    destination was filled with poison, and only a mistake in host code changes that before it runs. ``puts``: the
-    region that a copy or fill writes, and ``values(row, start, stop)``, its bytes, None if they are not known yet.
+    ``secure`` copies the host memory that it will read, before something else overwrites it. ``clock`` maps a stream's
+    number to the serial of its last operation that is certain to be done before this one starts. ``blocked`` counts the
+    operations of ``after`` that are not done; ``followers`` are the operations that wait for this one. ``watched``: per
+    allocation of a kernel, its use and an unordered use by another operation. ``poisoned``: its destination was filled
+    with poison, and only a mistake in host code changes that before it runs. ``puts``: the region that a copy or fill
+    writes, and a function ``values(row, start, stop)`` that returns its bytes; None if they are not known yet.
     """
 
     stream: Stream
@@ -89,8 +89,9 @@ class Operation:
 @dataclass(eq=False, slots=True)
 class Use:
     """The use of one allocation by an operation. ``does`` is "reads" or "writes" for a copy or fill of the bytes
-    ``rows`` (address, width, height, pitch); "uses" for a kernel with an address in it among its arguments. After the
-    kernel has run, ``marks`` are its footprint (`footprints`) and ``wrote`` is whether that contains writes."""
+    ``rows`` (address, width, height, pitch); "uses" for a kernel that has an address in the allocation among its
+    arguments. After the kernel has run, ``marks`` are its footprint (`footprints`) and ``wrote`` is whether that
+    contains writes."""
 
     operation: Operation
     does: str
@@ -129,7 +130,7 @@ class GraphNode:
 @dataclass(eq=False, slots=True)
 class StreamCapture:
     """A capture in progress. ``lanes`` are its streams; it was begun on the first, by ``thread`` in ``mode``.
-    ``broken`` is the reason why it is invalid, if it is; then it can only be ended."""
+    ``broken`` is the reason why the capture is invalid, if it is; an invalid capture can only be ended."""
 
     number: int
     graph: int
@@ -141,7 +142,7 @@ class StreamCapture:
     broken: str = ""
 
     def add(self, stream: Stream, work: QueuedWork, handle: int) -> None:
-        """Add work of one of its streams."""
+        """Add work of one of the captured streams."""
         if self.broken:
             raise CallError(
                 Result.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
@@ -152,7 +153,7 @@ class StreamCapture:
         stream.frontier = [node]
 
     def unjoined(self) -> list[GraphNode]:
-        """The nodes that its first stream does not wait for."""
+        """The nodes that the first captured stream does not wait for."""
         reached: set[int] = set()
         stack = list(self.lanes[0].frontier)
         while stack:
@@ -166,7 +167,7 @@ class StreamCapture:
 @dataclass(eq=False, slots=True)
 class Stream:
     """A stream of a context. ``blocking``: ordered with the legacy default stream. ``vain`` is the line of the last
-    wait for an event that had not been recorded, which is legal and has no effect. While the stream is part of a
+    wait for an event that had not been recorded; such a wait is legal and has no effect. While the stream is part of a
     ``capture``, ``frontier`` are the nodes that its next work comes after."""
 
     context: Context
@@ -222,7 +223,8 @@ class Event:
 
 @dataclass(eq=False)
 class Pool:
-    """A stream-ordered memory pool: bytes ``used`` by allocations and ``reserved`` from the device (no fewer)."""
+    """A stream-ordered memory pool: ``used`` bytes are in allocations, ``reserved`` bytes are taken from the device (at
+    least ``used``)."""
 
     handle: int
     device: Device
@@ -269,7 +271,7 @@ class MemoryRecord:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes from the device: a multiple of 512."""
+        """Bytes that the allocation takes from the device: a multiple of 512."""
         return -(-self.allocation.size // 512) * 512
 
 

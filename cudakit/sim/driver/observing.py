@@ -82,7 +82,7 @@ class ObservingCalls(OccupancyCalls):
             return watch
 
     def simEndWatch(self, watch: StoreWatch) -> KernelReport | None:
-        """End a watch. Returns the last store to its bytes, None if there was none."""
+        """End a watch. Returns the last store to the watched bytes, or None if nothing was stored there."""
         with self._lock.raw, self._lock:
             self._watches.remove(watch)
             return watch.store

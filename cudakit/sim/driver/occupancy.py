@@ -91,7 +91,8 @@ class OccupancyCalls(FunctionCalls):
 
     @staticmethod
     def _cluster(function: Function, grid: Index3, asked: Index3 | None) -> Index3 | None:
-        """The checked cluster size of a launch: the requested or the compiled-in one; None if there is neither."""
+        """Check and return a launch's cluster size: the requested size, else the compiled-in size; None without
+        either."""
         loaded, settings, chip = function.loaded, function.settings, function.chip
         name, invalid = loaded.name, Result.CUDA_ERROR_INVALID_CLUSTER_SIZE
         required = loaded.required_cluster

@@ -139,8 +139,8 @@ class OrderChecks(DriverState):
     # ---- kernels as they run ----
 
     def _before(self, operation: Operation) -> tuple[dict[MemoryRecord, Any], Footprints | None]:
-        """For a kernel that is about to run: the contents of the memory that it shares with unordered work, and an
-        object to record its footprint in."""
+        """Called before a kernel runs: returns the contents of the memory that it shares with unordered work, and an
+        object that records its footprint."""
         memories = {memory for memory, _, _ in operation.watched if 0 < len(memory.allocation.store) <= LARGEST}
         if not memories:
             return {}, None
@@ -176,7 +176,7 @@ class OrderChecks(DriverState):
             if other.rows is not None:
                 other.wrote = other.does == "writes"
                 other.marks = marks_of(other.rows, np.uint8(WRITE if other.wrote else READ), allocation)
-            # the other kernel has not run yet: it compares its marks with this one's when it has
+            # the other kernel has not run yet: the marks of both are compared when it has
             if other.marks is None or not (own.wrote or other.wrote):
                 continue
             bytes_ = np.flatnonzero(conflict(own.marks, other.marks, changed if other.rows is None else None))

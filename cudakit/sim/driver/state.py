@@ -124,7 +124,7 @@ class DriverState:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self.number = next(_DRIVERS)  # of the driver in this process, from 1
+        self.number = next(_DRIVERS)  # drivers of this process are numbered from 1
         self._lock = DriverLock()
         self._local = threading.local()
         self._space = AddressSpace()

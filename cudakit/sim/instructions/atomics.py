@@ -206,7 +206,7 @@ class Atomic:
             return result  # type: ignore[return-value]
 
         if kind == "f64":
-            # of two NaNs, shared memory keeps its own; global memory takes the operand's unchanged
+            # if both values are NaN, shared memory keeps its own; global memory takes the operand unchanged
             return swapped if near else _keep_nan(update)
         return update
 

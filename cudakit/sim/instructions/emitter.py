@@ -128,8 +128,8 @@ class Emitter:
         return self.sites.site(instruction, kind)
 
     def merged_width(self, instruction: Instruction, size: int) -> int:
-        """Bytes of the merged access that ptxas makes of an access of ``size`` bytes and its neighbours; 0 if another
-        of them is the first part, which is counted instead."""
+        """Bytes of the access into which ptxas merges an access of ``size`` bytes and its neighbours; 0 if the access
+        is not the first of them, since only the first is counted."""
         if self._merged is None:
             self._merged = merged_accesses(self.function)
         return self._merged.get(id(instruction), size)

@@ -1,8 +1,8 @@
 """Accesses of one thread to neighbouring words of shared memory, which ptxas merges.
 
 If a thread reads [r], [r+4], [r+8] and [r+12], nothing in between can write there, and r is known to be 16-byte
-aligned, ptxas makes one LDS.128 of them. The same holds for pairs and for stores. Merged accesses are fewer requests
-with other bank conflicts; only the counters need them.
+aligned, ptxas makes one LDS.128 of them. The same holds for pairs and for stores. Merging reduces the number of
+requests and changes the bank conflicts, so only the counters need it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _Group = dict[int, Instruction]  # accesses from one base, by offset
 
 
 def merged_accesses(function: PtxFunction) -> dict[int, int]:
-    """For each load and store that is merged, by the id of its instruction: the bytes of the merged access if it is the
-    first part, 0 if it is another part."""
+    """Map the id of each merged load or store instruction to the bytes of the merged access if it is the first part, to
+    0 if it is another part."""
     alignments = _Alignments(function)
     found: dict[int, int] = {}
     starts = set(function.labels.values())
@@ -51,7 +51,7 @@ def merged_accesses(function: PtxFunction) -> dict[int, int]:
 
 
 def _address(instruction: Instruction) -> Address | None:
-    """The address of a plain access of words that may be of shared memory; None for all other instructions."""
+    """The address of a plain access of words that may be in shared memory; None for all other instructions."""
     opcode = instruction.opcode
     if opcode not in ("ld", "st") or instruction.guard is not None or not _PLAIN.issuperset(instruction.modifiers):
         return None
@@ -74,7 +74,8 @@ def _merge(group: _Group, alignment: int, found: dict[int, int]) -> None:
 
 
 def _parts(group: _Group, start: int, size: int) -> Sequence[int]:
-    """The offsets of the accesses that form ``size`` bytes from ``start``; empty if one is missing, or one suffices."""
+    """The offsets of the accesses that form ``size`` bytes from ``start``; empty if an access is missing or a single
+    one suffices."""
     parts, at = [], start
     while at < start + size:
         access = group.get(at)
@@ -102,13 +103,13 @@ class _Alignments:
         return bool(makers) and all(maker.opcode == "mapa" for maker in makers)
 
     def of(self, name: str) -> int:
-        """A register's zero bits, which every instruction that writes it produces; also of a variable used as a
-        register."""
+        """The number of low zero bits that every instruction which writes a register produces; also for a variable used
+        as a register."""
         if name not in self._makers:
             return _MOST
         if name not in self._known:
             self._gather(name)
-            # start with the most and reduce until nothing changes: registers of loops depend on themselves
+            # start with the largest number and reduce it until nothing changes: registers of loops depend on themselves
             changed = True
             while changed:
                 changed = False

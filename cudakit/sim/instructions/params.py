@@ -1,6 +1,7 @@
 """Parameters of kernels and of calls, for ld.param and st.param.
 
-A call's parameter is a register that holds bytes: a void scalar if all lanes agree, else (lanes, bytes) of uint8.
+A call's parameter is a register that holds bytes: a numpy void scalar if all lanes have the same bytes, else a uint8
+array of shape (lanes, bytes).
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ s8, u8, s4, u4, b1    all               -      -         exact; s32 that wraps o
 
 The table is for sm_90. Every row agrees with an H200 (driver 580) bit for bit, on normal, wide, cancelling, subnormal,
 sparse and special operands (tests/data/tensor_h200.npz has some of each). It is unknown whether alignment has a limit
-below 2**-130. Other architectures follow the literature and are not verified: sm_70 adds 4 products and keeps 23 bits,
-sm_75 8 and 24, sm_80 to sm_89 8 (4 for tf32) and 24; sm_100 and sm_120 are like sm_90. sm_89 and sm_120 multiply 8-bit
-floats directly: sm_89 with 16 products and 13 bits, to a float32 of 13 fraction bits, sm_120 with 32 and 25. Before
-sm_80, m8n8k4 runs on tensor cores.
+below 2**-130. Other architectures follow the literature and are not verified: sm_70 adds 4 products per step and keeps
+23 bits; sm_75 adds 8 and keeps 24; sm_80 to sm_89 add 8 (4 for tf32) and keep 24; sm_100 and sm_120 are like sm_90.
+sm_89 and sm_120 multiply 8-bit floats directly: sm_89 adds 16 products and keeps 13 bits, with a float32 result of 13
+fraction bits; sm_120 adds 32 and keeps 25. Before sm_80, m8n8k4 runs on tensor cores.
 
 Literature: Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores" (PeerJ CS 2021) for the
 first generations; Xie et al., "MMA-Sim" (arXiv 2511.10909) and Khattak and Mikaitis, "Accurate models of NVIDIA tensor
@@ -264,8 +264,8 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
 
 
 def multiply64(a: Array, b: Array, c: Array) -> Array:
-    """D = A * B + C of float64 patterns: fused multiply-adds, k ascending. A NaN of B has precedence over one of the
-    sum, and that over one of A."""
+    """D = A * B + C of float64 patterns: fused multiply-adds, k ascending. If several operands are NaN, B's NaN has
+    precedence over the sum's, and the sum's over A's."""
     total: Array = c
     for k in range(a.shape[1]):
         left, right = (np.ascontiguousarray(v) for v in np.broadcast_arrays(a[:, k, None], b[k][None]))

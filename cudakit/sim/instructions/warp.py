@@ -329,7 +329,7 @@ def end_with_barrier(c: Emitter, block: BasicBlock, instruction: Instruction) ->
 
 
 def build_bar_warp(c: Emitter, instruction: Instruction) -> list[str]:
-    """bar.warp.sync: its block has already waited for the lanes of its mask."""
+    """bar.warp.sync: when it runs, its basic block has already waited for the lanes of its mask."""
 
     def sync(f: Fragment) -> None:
         if f.batch.guard is not None:

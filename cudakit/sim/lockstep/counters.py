@@ -3,8 +3,8 @@
 A request is one warp-level instruction with at least one active lane that is not predicated off. Sectors are the
 distinct 32-byte pieces of global memory that one request accesses. Wavefronts are the passes that shared memory (32
 banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses are processed per half
-warp and 128-bit accesses per quarter warp, except loads in which neighbouring lanes share addresses. Bank conflicts
-are wavefronts beyond the minimum for so many bytes. The contention of an atomic is the number of lanes of a warp at
+warp and 128-bit accesses per quarter warp, except loads in which neighbouring lanes share addresses. Bank conflicts are
+wavefronts beyond the minimum for the requested bytes. The contention of an atomic is the number of lanes of a warp at
 its most contended address, which are serialised. Instructions are those of PTX, before ptxas optimises. Two of its
 optimisations change the counts and are taken into account: neighbouring accesses to shared memory are merged
 (``cudakit.sim.instructions.merging``), and short branches become predicates (``short_branches``), which Nsight Compute
@@ -24,12 +24,12 @@ SourceLine = tuple[str, int]
 class LineCounters:
     """The counters of one source line of a kernel, named as in ``Counters``.
 
-    ``*_ideal_sectors`` is the minimum for active lanes without common bytes. ``worst_bank_conflict`` and
-    ``worst_contention`` are those of the worst request: n of n-way, and lanes at one address. ``mix`` is the number of
-    instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without classes that do not occur. ``distributed_requests``
-    are requests to the shared memory of other blocks of a cluster; the ``shared_*`` counters do not include them.
-    ``short_branches`` are the ``branches`` that ptxas usually turns into predicates: over a few instructions, or to the
-    kernel's end.
+    ``*_ideal_sectors`` is the minimum if no two active lanes share a byte. ``worst_bank_conflict`` is the n of the
+    worst n-way conflict of a request, ``worst_contention`` the largest number of lanes at one address. ``mix`` is the
+    number of instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without classes that do not occur.
+    ``distributed_requests`` are requests to the shared memory of other blocks of a cluster; the ``shared_*`` counters
+    do not include them. ``short_branches`` are the ``branches`` that ptxas usually turns into predicates: over a few
+    instructions, or to the kernel's end.
     """
 
     instructions: int = 0

@@ -236,8 +236,8 @@ class Fragment:
 
 
 def divide(waiting: list[Fragment], chosen: Callable[[LaneSet], Array]) -> tuple[list[Fragment], list[Fragment]]:
-    """Divide waiting fragments into those of the lanes that ``chosen`` selects (it returns a mask over a set's lanes)
-    and the rest. Fragments with lanes of both kinds are split."""
+    """Divide waiting fragments into those with the lanes that ``chosen`` selects and those with the rest; ``chosen``
+    returns a mask of a set's lanes. Fragments with lanes of both kinds are split."""
     going: list[Fragment] = []
     staying: list[Fragment] = []
     for f in waiting:

@@ -48,7 +48,7 @@ _ADDRESSES_KEPT = 8
 class AddressResolver:
     """Resolves the addresses of one access instruction: ``count`` elements of ``width`` bytes at ``address + offset``
     in a state space. ``counted`` is its size in the shared-memory counters, which differs from its own size if ptxas
-    merges accesses; ``paired``: lanes may share wavefronts as the lanes of loads do."""
+    merges accesses; ``paired``: lanes may share wavefronts, as in loads."""
 
     __slots__ = ("count", "counted", "dtype", "offset", "paired", "shift", "site", "size", "space", "width")
 

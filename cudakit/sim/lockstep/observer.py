@@ -16,7 +16,8 @@ class AccessObserver(Protocol):
         """A load."""
 
     def write(self, f: Any, access: Any, pieces: list[Piece], values: Array) -> None:
-        """A store of ``values``, one per lane or one for all, in memory's dtype; rows of them for a vector."""
+        """A store of ``values`` in memory's dtype: one value per lane or one for all; for a vector, one row per
+        lane."""
 
     def update(self, f: Any, access: Any, pieces: list[Piece], *, reads: bool) -> None:
         """An atomic; ``reads``: the old value is used."""

@@ -27,7 +27,7 @@ from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 # the kinds of blocks, by how they end
 FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
 
-# registers whose names start so refer to the shared memory that the system reserves
+# registers with this name prefix refer to the shared memory that the system reserves
 RESERVED_SHARED = "%reserved_smem"
 
 

@@ -15,10 +15,10 @@ class Tally:
     """The counts of one site. A request is an instruction of one warp.
 
     ``requests`` and ``lanes`` are for sites that do not access memory. Accesses are counted by the space of their bytes
-    (a generic access may reach several spaces): global ones in sectors, shared ones in wavefronts, each next to the
-    minimum for the active lanes and their width (``ideal_*``). ``distributed_requests`` are requests to the shared
-    memory of other blocks of a cluster. ``worst_ways`` is the largest number of wavefronts that a group of lanes
-    needed, ``depth`` the number of lanes at an atomic's most contended address, summed over its requests.
+    (a generic access may reach several spaces): global accesses in sectors, shared accesses in wavefronts. ``ideal_*``
+    is the minimum for the same active lanes and width. ``distributed_requests`` are requests to the shared memory of
+    other blocks of a cluster. ``worst_ways`` is the largest number of wavefronts that a group of lanes needed,
+    ``depth`` the number of lanes at an atomic's most contended address, summed over its requests.
     """
 
     __slots__ = (
@@ -196,14 +196,14 @@ def _first_block(lanes: LaneSet) -> LaneSet:
 
 
 def wavefronts(lanes: LaneSet, offsets: Array, size: int, paired: bool = True) -> tuple[int, int, int]:
-    """Return the wavefronts of a request, the minimum for so many bytes, and the largest number for one group of lanes:
-    the n of an n-way bank conflict.
+    """Return the wavefronts of a request, the minimum for its bytes, and the largest number for one group of lanes: the
+    n of an n-way bank conflict.
 
     With up to 4 bytes per lane a whole warp is one group; with 8 bytes a half warp, with 16 bytes a quarter warp.
-    Exception: a load of 8 (or 16) bytes takes one wavefront for both halves of a warp (both quarters of a half) if they
-    have no bank conflict and all neighbouring lanes (0 and 1, 2 and 3...) or all lanes two apart (0 and 2, 1 and 3, 4
-    and 6...) have the same address. ``paired``: it is a load. Measured on an H200; for some patterns of 16 bytes with
-    inactive lanes the result is off by one.
+    Exception: a load of 8 bytes processes both halves of a warp in one wavefront (a load of 16 bytes, both quarters of
+    a half) if they have no bank conflict and all neighbouring lanes (0 and 1, 2 and 3...) or all lanes two apart (0 and
+    2, 1 and 3, 4 and 6...) have the same address. ``paired``: it is a load. Measured on an H200; for some patterns of
+    16 bytes with inactive lanes the result is off by one.
     """
     words = max(size // 4, 1)
     table = _rows(lanes, offsets)

@@ -42,8 +42,8 @@ def _wide(name: str) -> Vector:
 
 
 class _Scope(NamedTuple):
-    """A ``{ }`` of a function: its number (0 is the body), its declared names, and its register families (prefix to
-    type and count)."""
+    """A ``{ }`` scope of a function: its number (0 is the body), its declared names, and its register families (prefix
+    to type and count)."""
 
     number: int
     names: dict[str, Register | Vector | Symbol]

@@ -28,7 +28,7 @@ class Declarations:
         return variables
 
     def variable(self, space: str, extern: bool = False, like: Variable | None = None) -> Variable:
-        """One variable: with its type, or, in a list, with the type of ``like``."""
+        """One variable, with its own type or, later in a list, the type of ``like``."""
         tokens = self.tokens
         line = tokens.line()
         align, lanes, kind, pointer = 0, 1, "", False

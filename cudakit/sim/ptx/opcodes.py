@@ -48,8 +48,8 @@ class Flow(Enum):
 @dataclass(frozen=True)
 class Addresses:
     """Memory accesses of an instruction. ``reads`` and ``writes``: the number of the operand with the address; None if
-    it does not read or write. ``granule``: bytes of the smallest unit; 0: the size of the type. ``space``: the state
-    space if the instruction does not name one; "" for a generic address."""
+    the instruction does not read (or write) memory. ``granule``: bytes of the smallest unit; 0: the size of the type.
+    ``space``: the state space if the instruction does not name one; "" for a generic address."""
 
     reads: int | None = None
     writes: int | None = None
@@ -78,20 +78,20 @@ class Opcode:
     mix: str = "other"
     # number of operands: exact, or (fewest, most)
     operands: int | tuple[int, int] = ANY
-    # number of operands it writes; they come first
+    # number of operands that the instruction writes; they come first
     writes: int = 1
     # pattern of all modifiers, if it determines which are allowed and in which order; otherwise the builder reads them
     # with ``Modifiers``
     forms: str | None = None
-    # if it ends a basic block: how
+    # how the instruction ends a basic block, if it does
     ends: Flow | None = None
-    # a loop with it may wait for writes of other lanes
+    # a loop that contains the instruction may wait for writes of other lanes
     spins: bool = False
     # the operand with the mask of lanes that wait for each other; ``whole_warp``: all lanes of the warp do
     mask: int | None = None
     whole_warp: bool = False
     memory: Addresses | None = None
-    # ptxas does not move accesses to shared memory across it (nor across the end of a block)
+    # ptxas does not move accesses to shared memory across this instruction (nor across the end of a block)
     stops: bool = False
     # approximate number of machine instructions; ``cost64``: for 64-bit integers. ptxas avoids several predicated
     # stores
@@ -350,7 +350,7 @@ def carry_of(instruction: Instruction) -> tuple[bool, bool]:
 
 
 def spaces_of(instruction: Instruction) -> tuple[str, ...]:
-    """The state spaces named by an instruction, the written one first; if it names none, that of its row."""
+    """The state spaces that an instruction names, the destination's first; if it names none, its row's space."""
     found = tuple(modifier for modifier in instruction.modifiers if modifier in _SPACES)
     memory = row_of(instruction).memory
     return found or ((memory.space,) if memory is not None and memory.space else ())

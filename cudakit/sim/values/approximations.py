@@ -4,8 +4,8 @@ Each is computed in float64 and rounded once, so it stays within every error bou
 rcp, rsqrt, sqrt and div; 2^-20.5 absolute for sin and cos between -pi and pi, 2^-22 for lg2, 2^-11 relative for tanh),
 but its bits can differ from a GPU's. An H200 differs by at most 2 ulp for ex2, rcp, rsqrt, sqrt and div. Its sin of an
 argument below about 2^-24 is 0, and its sin and cos of large arguments are inaccurate.
-``rcp`` and ``rsqrt`` ``.approx.ftz.f64`` read the upper 32 bits of their operand and return 20 bits of fraction, like
-the hardware, which uses them to start Newton's iteration.
+``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64`` read the upper 32 bits of their operand and return 20 bits of
+fraction, like the hardware, which uses them to start Newton's iteration.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _form(instruction: Instruction) -> Form:
 
 @lru_cache(maxsize=4096)
 def _keep(key: tuple[object, ...]) -> list[Form]:
-    """The list that keeps a key's form after it has been built without an error."""
+    """A cached list per key: empty until the key's form has been built without an error, then it contains the form."""
     return []
 
 

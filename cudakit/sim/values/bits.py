@@ -315,7 +315,7 @@ def _fns(spec: Spec) -> Form:
 
 # ---- bytes ----
 
-# the source (of eight bytes) of each of the four result bytes, by mode and selector
+# for each of the four result bytes, which of the eight source bytes it is, by mode and selector
 _PERMUTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f4e": tuple(tuple(i + k for k in range(4)) for i in range(4)),
     "b4e": tuple(tuple((i - k) % 8 for k in range(4)) for i in range(4)),

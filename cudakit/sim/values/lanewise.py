@@ -162,7 +162,7 @@ def blocked(function: Callable[..., Array], result: np.dtype[Any]) -> Callable[.
 
 
 def select(condition: Array, yes: Array, no: Array) -> Array:
-    """``np.where`` of bit patterns; for many lanes without numpy's branch per lane."""
+    """``np.where`` for bit patterns; with many lanes it avoids numpy's branch per lane."""
     if condition.size < 2048:
         return np.where(condition, yes, no)
     mask: Array = np.negative(condition.astype(yes.dtype))
@@ -193,5 +193,5 @@ def packed(run: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def spread(function: Callable[..., Array]) -> Run:
-    """A function of a list of operands, from a function of the operands."""
+    """Turn a function of several operands into a function of one list of operands."""
     return lambda operands: function(*operands)

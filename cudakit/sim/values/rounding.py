@@ -120,7 +120,7 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     patterns: Array = nearest.view(U32)
     if mode != "rn":
         return _moved(patterns, nearest.astype(F64), total, product, addend, mode)
-    # rounding twice is wrong only if the first rounding makes a tie, or below the normal range
+    # rounding twice can be wrong only if the first rounding makes a tie or the result is below the normal range
     hard = (total.view(U64) & _TIE_MASK) == _TIE
     small = (patterns & _SIZE32) <= _NORMAL
     if (hard | small).any() and (hard | (small & (total != 0))).any():
@@ -130,7 +130,8 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
 
 def _moved(nearest: Array, value: Array, total: Array, product: Array, addend: Array, mode: str) -> Array:
     """Sums rounded by ``mode``, from the nearest float32 (``nearest`` as patterns, ``value`` in float64). ``total`` is
-    the sum in float64: unless it is a float32 itself, it is on the exact sum's side of every float32."""
+    the sum in float64; if it is not exactly a float32, every float32 that is below (above) it is below (above) the
+    exact sum too."""
     one = nearest.dtype.type(1)
     negative = nearest >> np.uint32(31)
     same = value == total
@@ -226,7 +227,8 @@ def _parts(bits: int) -> tuple[int, int]:
 
 
 def encode64(negative: bool, magnitude: int, exponent: int, mode: str) -> int:
-    """The float64 pattern of magnitude * 2**exponent, rounded. The last bit of ``magnitude`` is sticky for cut bits."""
+    """The float64 pattern of magnitude * 2**exponent, rounded. The last bit of ``magnitude`` is sticky: it is set if
+    any bit cut off below it was set."""
     sign = int(negative) << 63
     if magnitude == 0:
         return sign
