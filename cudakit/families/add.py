@@ -22,7 +22,7 @@ class BroadcastProblem:
     """The walk over a, b and c in the order of c's memory. `phases`: floats between the last 16-byte boundary and the
     first element of each array.
 
-    `swapped`: a and b are exchanged, so that b is always the operand that is repeated or has another layout than c.
+    `swapped`: true if a and b are exchanged; b is then the operand that is broadcast or whose layout differs from c's.
     """
 
     walk: axes.Walk
@@ -52,8 +52,8 @@ class BroadcastProblem:
 
 
 def turned(problem: BroadcastProblem) -> tuple[int, bool, bool] | None:
-    """Return (axis, a is transposed, b is transposed); None if neither operand is, or if both are along different axes.
-    `axis` is the one along which the transposed operands have their smallest strides."""
+    """Return (axis, whether a is transposed, whether b is transposed); None if neither operand is transposed, or if
+    they are transposed along different axes. The transposed operands have their smallest strides along `axis`."""
     extents, last = problem.walk.extents, axes.RANK - 1
     turned_along = []
     for strides in problem.walk.strides[:2]:
@@ -156,7 +156,7 @@ def streamed(problem: BroadcastProblem) -> Launch | str:
 
 
 def result_shape(a: Any, b: Any) -> tuple[int, ...]:
-    """Return the shape that both broadcast to. Raise ValueError if there is none."""
+    """Return the shape that both arrays broadcast to. Raise ValueError if they do not broadcast."""
     try:
         return np.broadcast_shapes(tuple(a.shape), tuple(b.shape))
     except ValueError:
@@ -240,7 +240,7 @@ def add(a: Any, b: Any, out: Any = None, variant: str = "auto", stream: Any = No
     Args:
         a: The first operand: any rank and any strides (zero, negative, transposed) whose axes can be merged into four.
         b: The second operand, like `a`.
-        out: The output. It may be a or b if that has the result's shape. By default a new array.
+        out: The output. It may be a or b if that operand has the result's shape. By default a new array.
         variant: The name of a variant of add or of vector_add (for contiguous arrays of one shape), or "auto".
         stream: By default the device's default stream, or the current stream of torch or CuPy.
 

@@ -1,13 +1,13 @@
-"""Attention, forward: o = softmax(q k^T * scale) v for each head, without and with a causal limit.
+"""Attention, forward: o = softmax(q k^T * scale) v for each head, with or without a causal mask.
 
 `attention(q, k, v)` picks the fastest variant; `FAMILY` is the ladder. q is (batch, heads, queries, d), k and v are
-(batch, key heads, keys, d). If there are fewer key heads than heads, neighbouring query heads share one (grouped
-queries). The causal limit is aligned at the end: query i sees the keys up to i + keys - queries, so that the last query
-sees every key. FlashAttention-2 does the same; torch's is_causal aligns at the beginning. The output of a query that
-sees no key is 0.
+(batch, key heads, keys, d). If there are fewer key heads than heads, neighbouring query heads share a key head
+(grouped-query attention). The causal mask is aligned to the last query and key: query i sees the keys up to i + keys -
+queries, so that the last query sees every key. FlashAttention-2 does the same; torch's is_causal aligns to the first
+query and key. The output of a query that sees no key is 0.
 
 Scores and sums are float32 in every variant. The output of a query is NaN if one of its scores is NaN or +inf, or if
-all are -inf. v must be finite even if the causal limit hides it: 0 * NaN is NaN.
+all are -inf. v must be finite even if the causal mask hides it, because 0 * NaN is NaN.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cudakit.family import (
 )
 
 LOG2_E = 1 / math.log(2)
-# Bytes of keys and values of the heads that are processed at the same time under a causal limit (see 05_flash.cu).
+# Bytes of keys and values of the heads that are processed at the same time with a causal mask (see 05_flash.cu).
 # Measured on an H200 (60 MiB of L2): 64 MiB is 2 to 14 % faster than 4 MiB, and no slower than more.
 SHARED_KEYS = 64 << 20
 
@@ -63,7 +63,7 @@ def _arguments(problem: AttentionProblem, scale: float) -> tuple[Any, ...]:
 
 
 def _powers_of_two(problem: AttentionProblem) -> tuple[Any, ...]:
-    """Return the same for kernels that compute exponentials in base 2."""
+    """Return the arguments of kernels that compute exponentials in base 2: the scale is multiplied by log2(e)."""
     return _arguments(problem, problem.scale * LOG2_E)
 
 

@@ -1,6 +1,6 @@
 """Attention on the host: the float64 reference, its rounding, and a float32 baseline in numpy.
 
-Each processes the rows of a head in blocks, and heads in several threads, so that scores of all rows are never stored.
+Rows of a head are processed in blocks, and heads in several threads, so that the scores of all rows are never stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cudakit.compare import steps_of
 from cudakit.families import gemm_half
 from cudakit.rounding import U, of_chain, of_exponential
 
-# Draw new inputs for this many multiply-adds of one product, and for at least two groups of heads. Larger problems
-# (2^39 is usual in a bench) repeat those groups in random order, so that the reference of each is computed once.
+# New inputs are drawn for this many multiply-adds of one product, and for at least two groups of heads. Larger problems
+# (2^39 is usual in a bench) repeat these groups in random order, so that the reference of each group is computed once.
 DRAWN_WORK = 1 << 34
-# Scores per block of rows, and heads at a time. Fastest on 16 cores with a numpy that runs one matrix product at a
-# time, on all cores.
+# Scores per block of rows, and heads processed at a time. These values are the fastest on 16 cores with a numpy that
+# runs one matrix product at a time, on all cores.
 _BLOCK = 1 << 22
 _THREADS = 4
 
@@ -51,17 +51,17 @@ def reference(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | No
 
 
 def baseline(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
-    """Return the same in float32, rounded to the inputs' dtype."""
+    """Return the output computed in float32 and rounded to the inputs' dtype."""
     return _attend((q, k, v), causal, scale, np.float32).astype(q.dtype)
 
 
 def rounding(exact: Any, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
     """Return the rounding error of scores, probabilities and sums, per element.
 
-    Each probability p has its own error: the rounding of its score and, for 16-bit inputs, that of p itself, which
-    enters the second product as a 16-bit number. These errors are independent, so they move sum(p * v) by their size
-    times the root of the sum of the squares of p * v. Sums on tensor cores are truncated (gemm_half.of_sum); sums of
-    float32 are chains of fused multiply-adds.
+    Each probability p has its own error: the rounding of its score and, for 16-bit inputs, the rounding of p itself to
+    16 bits for the second product. These errors are independent, so together they change sum(p * v) by one relative
+    error times the root of the sum of the squares of p * v. Sums on tensor cores are truncated (gemm_half.of_sum);
+    float32 sums are chains of fused multiply-adds.
     """
     if not exact.size or not v.size:
         return 0.0
@@ -138,7 +138,7 @@ def _spread(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool) -> Any:
 
 
 def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool, squared: bool = False) -> Any:
-    """Return the output of some rows of one head; `q` is already scaled. squared: of squared probabilities and
+    """Return the output of some rows of one head; `q` is already scaled. squared: use the squares of probabilities and
     values."""
     skv = len(k)
     seen = max(_last_key(rows.stop - 1, sq, skv, causal) + 1, 0)
@@ -150,10 +150,10 @@ def _rows(q: Any, k: Any, v: Any, rows: slice, sq: int, causal: bool, squared: b
         if causal:
             hidden = np.arange(seen) > np.arange(rows.start, rows.stop)[:, None] + (skv - sq)
             scores[hidden] = -np.inf
-        scores -= np.fmax.reduce(scores, axis=-1, keepdims=True)  # ignores NaN, which the sum brings back
+        scores -= np.fmax.reduce(scores, axis=-1, keepdims=True)  # ignores NaN, which the sum propagates
         p = np.exp(scores, out=scores)
         if hidden is not None:
-            p[hidden] = 0  # also in a row that sees no key, or only -inf
+            p[hidden] = 0  # even in a row that sees no key, or only scores of -inf
         total = p.sum(axis=-1, keepdims=True)
         if squared:
             p, v, total = np.square(p / total), np.square(v), 1.0

@@ -24,8 +24,8 @@ _TWICE = (
 @dataclass(frozen=True)
 class AttentionProblem:
     """Extents; the strides of (batch, head, row) of q, k, v and o, in elements (the last axis is contiguous);
-    `alignment`, in bytes (at most 16), of every row of all four; the name of the dtype; whether there is a causal
-    limit; the scale of scores; `shared`, the bytes of shared memory that the device allows per block."""
+    `alignment`, in bytes (at most 16), of every row of all four; the name of the dtype; whether there is a causal mask;
+    the scale of scores; `shared`, the bytes of shared memory that the device allows per block."""
 
     batches: int
     heads: int

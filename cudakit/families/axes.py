@@ -40,7 +40,7 @@ class Walk:
 
 
 def number(size: int) -> str:
-    """Return the C++ type of an index of `size` elements. Kernels step past the end by less than 2^31."""
+    """Return the C++ type of an index of `size` elements. A kernel's index exceeds `size` by less than 2^31."""
     return "unsigned int" if size <= 2**31 else "unsigned long long"
 
 

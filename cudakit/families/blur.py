@@ -23,7 +23,7 @@ _SHARED = "blur cannot work in place, as pixels are read after their neighbours 
 @dataclass(frozen=True)
 class BlurProblem:
     """Images of rows x cols; strides (image, row, column), in elements; `vectors`, whether rows can be read as float4;
-    the border's number; the device's multiprocessors."""
+    the index of the border mode; the device's number of multiprocessors."""
 
     images: int
     rows: int

@@ -20,8 +20,9 @@ from cudakit.families.gemm_tiles import FmaTile
 from cudakit.family import MAX_GRID_YZ, Family, Launch, apply, variant
 from cudakit.memory import array as memory
 
-# The smallest extent for which it is faster to transpose operands once in memory: of unaligned and of aligned operands
-# (H200: 0.996 of cuBLAS with it against 0.998 without at 4096, 1.025 against 1.008 at 8192).
+# The smallest extents at which it is faster to transpose operands once in memory: for unaligned operands, and for
+# aligned operands (H200, fraction of cuBLAS: at 4096, 0.996 with the transpose and 0.998 without; at 8192, 1.025 and
+# 1.008).
 PACK_UNALIGNED_FROM, PACK_FROM = 4096, 8192
 
 
@@ -38,7 +39,8 @@ def tile_launch(kernel: str, tile: FmaTile, problem: GemmProblem) -> Launch | st
 def _tile(
     table: Callable[[GemmProblem], FmaTile], problem: GemmProblem, tm: int | None, *constants: int
 ) -> FmaTile | str:
-    """Return the tile of a variant's constants, or the reason why it is unsupported; the table's tile if tm is None."""
+    """Return the tile for a variant's constants (if tm is None, the table's tile), or the reason why it is
+    unsupported."""
     if tm is not None:
         return gemm_tiles.tuned_tile(problem, (tm, *constants))
     if constants != gemm_tiles.USUAL:

@@ -33,8 +33,9 @@ class MmaTile:
     """A tile of bm x bn outputs per block and wm x wn per warp, with a ring of `stages` tiles in shared memory and
     `resident` blocks per multiprocessor.
 
-    The other fields are times in us, fitted to 17 shapes on an H200: of a step of 64 k if the block is alone on its
-    multiprocessor, of such a step per block if there are several, and of the start and end of a tile.
+    The other fields are times in us, fitted to 17 shapes on an H200: `alone_us` per step of 64 k if the block is alone
+    on its multiprocessor, `each_us` per step and block if there are several blocks, and `start_us` for the start and
+    end of a tile.
     """
 
     bm: int
@@ -66,8 +67,8 @@ class MmaTile:
         return ceil_div(problem.m, self.bm) * ceil_div(problem.n, self.bn) * problem.batch
 
     def us(self, problem: GemmProblem) -> float:
-        """Return the modelled time: that of the full rounds of the busiest multiprocessor, and of its partial last
-        round."""
+        """Return the modelled time of the busiest multiprocessor: its full waves of blocks plus its partial last
+        wave."""
         steps = max(1, ceil_div(problem.k, _DEPTH))
         rounds, left = divmod(ceil_div(self.count(problem), problem.sms), self.resident)
         full, last = (
@@ -95,8 +96,8 @@ def _oriented(problem: GemmProblem) -> GemmProblem:
 
 
 def _arguments(problem: GemmProblem) -> tuple[Any, ...]:
-    """Return the arguments of the variants after wmma: those of all products, and whether rows of the output can be
-    written in 16-byte pieces."""
+    """Return the arguments of the variants after wmma: the arguments that every product has, and whether rows of the
+    output can be written in 16-byte pieces."""
     d, item = problem.d, memory.as_dtype(problem.result).itemsize
     wide = problem.n % 8 == 0 and d.pieces(d.col, d.row, problem.n, problem.batch, item)
     return (*arguments(problem), int(wide))
@@ -229,8 +230,8 @@ def problem(
 
 def of_sum(k: int) -> float:
     """Return the relative rounding error of a sum of k products on tensor cores. It grows with k, because partial sums
-    are truncated, not rounded, once per 16 products. Measured: at most 0.06 * k steps of float32 at k = 2,048; this is
-    twice that."""
+    are truncated, not rounded, once per 16 products. The bound is twice the largest measured error, 0.06 * k steps of
+    float32 at k = 2,048."""
     return (k / 16 + 2) * 4 * U
 
 

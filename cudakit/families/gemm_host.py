@@ -49,11 +49,12 @@ def rounding(
     dtype: Any = None,
     of_sum: Callable[[int], float] = of_chain,
 ) -> Any:
-    """Return the rounding error of each sum of k products, of_sum(k) times its size, and of alpha and beta.
+    """Return the rounding error of each output: of_sum(k) times the size of its sum of k products, and the rounding of
+    alpha and beta.
 
     The size is the root of the sum of the products' squares, or the sum itself if that is larger. For a small product
-    the bound is at least twice the measured error of summing from left to right, which is larger if the numbers are in
-    an order that makes large partial sums.
+    the bound is at least twice the measured error of summing from left to right; that error is larger if the order of
+    the numbers produces large partial sums.
     """
     a, b, *rest = (np.asarray(x).astype(np.float64) for x in inputs)
     k = a.shape[-1]

@@ -25,7 +25,7 @@ def _tiles(problem: GemmProblem, entry: str, bm: int, bn: int, block: Dim) -> La
 
 
 def _wide(problem: GemmProblem, constants: str, bm: int, bn: int, threads: int) -> Launch | str:
-    """Return the same for a kernel that is compiled for the operands' layout."""
+    """Return a launch of one block per bm x bn outputs, for a kernel that is compiled for the operands' layout."""
     lies = gemm_tiles.operand_layout(problem)
     if isinstance(lies, str):
         return lies

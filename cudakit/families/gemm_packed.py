@@ -32,8 +32,8 @@ class Packed:
 
 @dataclass(frozen=True)
 class Packing:
-    """The operands as the product reads them, the packed ones, and `end`, the first element of the scratch memory after
-    the packed ones.
+    """The operands as the product reads them, the packed operands, and `end`, the index of the first element of the
+    scratch memory after the packed operands.
 
     alpha and beta are left out, because results are cached for problems that compare equal, and 0.0 equals -0.0."""
 
@@ -47,7 +47,7 @@ class Packing:
         return replace(problem, a=self.a, b=self.b)
 
 
-@functools.lru_cache(maxsize=64)  # called for scratch, for launches and for the arguments of each
+@functools.lru_cache(maxsize=64)  # called for the scratch size, for the launches and for each launch's arguments
 def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
     """Return a packing of each operand that does not consist of whole 16-byte pieces across its lines or, with
     `along_k`, along k."""

@@ -18,9 +18,10 @@ class FmaTile:
     """A tile of bm x bn outputs per block and tm x tn per thread, with warps_m x warps_n warps for each of `slices`
     slices of k, a ring of `stages` tiles in shared memory, and `resident` blocks per multiprocessor.
 
-    The other fields are fitted to 40 shapes on an H200: the time in us of a step if the block is alone on its
-    multiprocessor, of a step per block if there are several, of the start and end of a tile, and the factor by which a
-    step is longer if an operand is not aligned. They are 0 for a tile that is not in a table.
+    The other fields are fitted to 40 shapes on an H200. Times in us: `alone_us` per step if the block is alone on its
+    multiprocessor, `each_us` per step and block if there are several blocks, `start_us` for the start and end of a
+    tile. `unaligned` is the factor by which a step takes longer if an operand is not aligned. These fields are 0 for a
+    tile that is not in a table.
     """
 
     bm: int
@@ -51,7 +52,7 @@ class FmaTile:
         return ceil_div(problem.m, self.bm) * ceil_div(problem.n, self.bn)
 
     def constants(self, sliced: bool) -> str:
-        """Return the template arguments before the layouts."""
+        """Return the template arguments that precede the layouts."""
         shape = (self.bm, self.bn, self.tm, self.tn, self.warps_m, self.warps_n, self.stages)
         return ", ".join(map(str, (*shape, *((self.slices,) if sliced else ()), self.resident)))
 
@@ -83,7 +84,7 @@ STREAM_TILES = (
 )
 LAUNCH_US = 2.0
 JOIN_US = 4.5
-# Rate at which stream-K writes and reads its partial tiles, in bytes per us, by the largest ratio of tiles to blocks.
+# Rate at which stream-K writes and reads its partial tiles: pairs of (largest ratio of tiles to blocks, bytes per us).
 # Measured on an H200: with few tiles, many blocks add up partial tiles at the same time.
 PARTS_BYTES_PER_US = ((0.5, 8e6), (1.125, 1.9e6), (math.inf, 0.6e6))
 
@@ -218,8 +219,8 @@ def is_aligned(problem: GemmProblem) -> bool:
 
 
 def wave_us(tile: FmaTile, problem: GemmProblem) -> float:
-    """Return the modelled time of a launch with one block per tile: that of the full rounds of the busiest
-    multiprocessor, and of its partial last round."""
+    """Return the modelled time of a launch with one block per tile: the full waves of blocks on the busiest
+    multiprocessor plus its partial last wave."""
     aligned, depth = is_aligned(problem), ceil_div(steps(problem), tile.slices)
     rounds, left = divmod(ceil_div(tile.count(problem) * problem.batch, problem.sms), tile.resident)
     full = tile.start_us + depth * _step_us(tile, tile.resident, aligned)

@@ -88,7 +88,8 @@ def _number(name: str) -> Callable[[int], int]:
 
 
 def _offset_kind(offset: int) -> tuple[int, int]:
-    """Return the offset's position within a counter; and the offset itself if the stream could end before the array."""
+    """Return the offset's position within a counter, and the offset itself (or 0 if the array cannot exceed the
+    stream)."""
     whole = int(offset)
     return whole % 4, whole if whole >= 2**63 else 0
 
@@ -205,8 +206,8 @@ def _fill(
 
 
 def _normal_rounding(exact: Any, x: Any, **_: Any) -> Any:
-    """Return the allowed rounding error. The radius has an error relative to each number; the angle, which is at most
-    2 pi, has one relative to the radius."""
+    """Return the allowed rounding error. The radius's error is proportional to each result; the angle is at most 2 pi,
+    and its error is proportional to the radius."""
     return 8 * U * (np.abs(exact) + LARGEST_NORMAL)
 
 

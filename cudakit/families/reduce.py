@@ -155,7 +155,7 @@ def choose(problem: ReduceProblem, arch: str) -> str:
 
 
 def _sum_baseline(x: Any, axis: int | None = -1) -> Any:
-    """Return numpy's sum; in float64 down the columns, because numpy adds those in order."""
+    """Return numpy's sum; sums down the columns are computed in float64, because numpy adds columns in order."""
     down = x.ndim == 2 and axis in (0, -2)
     return np.asarray(x.sum(axis=axis, dtype=np.float64 if down else np.float32), np.float32)
 

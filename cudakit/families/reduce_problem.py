@@ -18,8 +18,8 @@ _OPERATORS = {"sum": "SumOf", "max": "MaxOf", "argmax": "ArgMaxOf"}
 @dataclass(frozen=True)
 class ReduceProblem:
     """`kept` reductions of `length` elements each. Element i of reduction k is at k * kept_stride + i * along_stride
-    elements from the first, and has the index k * kept_index + i * along_index. whole: the results are reduced to
-    one."""
+    elements from the first, and has the index k * kept_index + i * along_index. whole: all elements are reduced to one
+    result."""
 
     what: str
     kept: int

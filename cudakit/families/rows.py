@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from cudakit.family import ceil_div
 
 BLOCK = 256
-# Largest number of vectors that a lane loads at once, and of lanes that share a row; keys are floats per vector. On an
-# H200, more wide vectors per lane cost registers without a speed-up; fewer single floats leave memory bandwidth
-# unused.
+# The most vectors that a lane loads at once, and the most lanes that share a row, by floats per vector. On an H200,
+# more float4 per lane cost registers without a speed-up; fewer single floats per lane leave memory bandwidth unused.
 MOST_DEEP = {1: 8, 4: 2}
 MOST_LANES = {1: 32, 4: 16}
-# A row that does not start on a 16-byte boundary has a scalar head and tail. In a row shorter than this, in floats,
-# they are most of the row.
+# A row that does not start on a 16-byte boundary has a scalar head and tail. They are most of a row that is shorter
+# than this number of floats.
 SHORTEST_RAGGED = 64
 
 

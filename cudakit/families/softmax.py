@@ -1,8 +1,8 @@
 """Row softmax: y[r, c] = exp(x[r, c] - max_r) / sum_c exp(x[r, c] - max_r).
 
 `softmax(x)` picks the fastest variant that supports its arrays and options. `FAMILY` is the ladder of float32 without
-options; softmax_modes has the ladder for float16 and bfloat16, the logarithm, a scale and masks. A row that contains
-NaN or +inf, or only -inf, results in NaN in every element, as the definition does in float64.
+options; softmax_modes has the ladder for float16 and bfloat16, the logarithm, a scale and masks. If a row contains NaN
+or +inf, or only -inf, every element of its result is NaN, as by the definition in float64.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class BackwardProblem:
 
     @property
     def pieces(self) -> int:
-        """Pieces per row; 1 if it is empty."""
+        """Pieces per row; 1 for an empty row."""
         return max(ceil_div(self.cols, self.vector), 1)
 
     @property
@@ -186,8 +186,8 @@ def reference(grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> An
 
 
 def rounding(exact: Any, grad: Any, y: Any, *, log: bool = False, scale: float = 1.0) -> Any:
-    """Return the rounding error: of the row's sum and of the term subtracted from grad, times each element's factor y
-    (or exp(y), which is rounded too), and of the two products that follow."""
+    """Return the rounding error. The errors of the row's sum and of the term subtracted from grad are multiplied by
+    each element's factor y (or by exp(y), which is rounded too); the two products that follow add their own."""
     if not exact.size:
         return 0.0
     with np.errstate(all="ignore"):

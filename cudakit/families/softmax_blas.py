@@ -73,12 +73,12 @@ class _Steps:
         self._launch("blas_quotients", count * p.cols, self.y[rows], self.sums[rows], *p.y_strides, count, p.cols)
 
     def read_maximum(self, row: int) -> Any:
-        """Return the maximum of a row, with as many reads from the device as needed."""
+        """Return the maximum of a row; read from the device until the maximum is certain."""
         value: Any = np.nan
         for values in (self.x[row], self.keys[0, row], self.keys[1, row]):
             place = blas.amax(values, self.places[0, row], stream=self.stream).numpy(self.stream)
             value = self.x[row, int(place) - 1].numpy(self.stream)
-            if value > 0:  # then the largest magnitude is the maximum; otherwise only the keys are conclusive
+            if value > 0:  # a positive value of largest magnitude is the maximum; otherwise try the keys
                 break
         return value
 

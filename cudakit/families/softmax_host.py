@@ -36,7 +36,7 @@ def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0
             seen, scores = mask != -np.inf, scores + mask.astype(np.float32, copy=False)
         scores = np.where(seen, scores, np.float32(-np.inf))
     scores = scores.astype(kind, copy=False)
-    # fmax ignores NaN, as the kernels do; the sum brings the NaN back.
+    # fmax ignores NaN, as the kernels do; the sum propagates the NaN.
     shifted = scores - np.fmax.reduce(scores, axis=-1, keepdims=True)
     exponentials = np.exp(shifted)
     total = exponentials.sum(axis=-1, keepdims=True)
@@ -48,14 +48,14 @@ def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0
 
 
 def rounding(exact: Any, x: Any, mask: Any = None, *, log: bool = False, **options: Any) -> Any:
-    """Return the rounding error of an exponential and of a row's sum, relative to each element; for logarithms, that of
-    the subtracted term. Exponentials below the smallest normal number may be 0."""
+    """Return the rounding error of each element: the relative errors of an exponential and of a row's sum, or, for
+    logarithms, the error of the subtracted term. Exponentials below the smallest normal number may be 0."""
     return _rounding(exact, log, _of_sum(exact.shape[-1]))
 
 
 def rounding_in_order(exact: Any, x: Any) -> Any:
-    """Return the same for a variant that sums from left to right: twice the measured error of such a sum of these
-    numbers, plus its random walk. Numbers below half a step of the running sum are lost."""
+    """Return the rounding error of a variant that sums from left to right; for the sum, twice the measured error of
+    adding these numbers in that order, plus a random walk. Numbers below half a step of the running sum are lost."""
     with np.errstate(all="ignore"):
         powers = exact / exact.max(axis=-1, keepdims=True, initial=0.0)
         total = powers.sum(axis=-1, keepdims=True)

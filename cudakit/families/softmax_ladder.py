@@ -105,9 +105,9 @@ def register_tile(problem: RowProblem) -> RegisterTile | None:
     """Return the tile for a problem, or None if a row does not fit in a block's registers and shared memory.
 
     Fastest on an H200: two pieces per thread if a row fits in a warp or a small block, four up to 2,048 pieces, eight
-    for longer rows. With fewer pieces per thread reductions take longer, with more pieces registers limit occupancy.
+    for longer rows. With fewer pieces per thread, reductions take longer; with more, registers limit occupancy.
     """
-    # a row that fits in a warp is read as fast float by float; a shifted row needs three more floats
+    # Reading float by float is as fast for rows that fit in a warp. A shifted row needs three more floats.
     if not problem.vectors and problem.shifted and problem.cols > SPAN_COLS:
         tile = _register_tile(ceil_div(problem.cols + 3, 4), 4, True)
         if tile is not None:

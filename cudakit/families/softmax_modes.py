@@ -164,7 +164,7 @@ def registers(problem: ModesProblem) -> Launch | str:
 
 
 def _arguments(problem: ModesProblem) -> tuple[Any, ...]:
-    mask = IN[1] if problem.mask else IN[0]  # not read without a mask
+    mask = IN[1] if problem.mask else IN[0]  # a placeholder if there is no mask: the kernel does not read it
     return (IN[0], mask, OUT, *problem.strides, problem.rows, problem.cols, problem.scale)
 
 

@@ -24,18 +24,18 @@ _NUDGE = 2.0**-24
 def rounding(
     results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any], dtypes: Sequence[np.dtype[Any]]
 ) -> Any:
-    """Return a rounding bound for results of any algorithm that is at least as accurate as a plain one. results: the
-    reference.
+    """Return a rounding bound for results of any algorithm that is at least as accurate as a plain one. results: runs
+    the reference.
 
-    The bound is the sum of three errors, and one array per output:
+    Returns one array per output. Each bound is the sum of three errors:
 
     - 8 times the error of the reference in the inputs' own precision;
-    - 4 times the change of its results if each input is rounded once more, for algorithms that scale their inputs
-      first;
+    - 4 times the change of the reference's results if each input is rounded once more, for algorithms that scale their
+      inputs first;
     - a number of roundings of the result, or of the sum of magnitudes (the reference of the inputs' magnitudes) if that
       is larger. The number grows with the root of the number of inputs per output, for sums in any order.
 
-    It is 0 for integers.
+    The bound is 0 for integers.
     """
     exacts, few = several(exact), []
     plains = several(_tried(results, inputs, exact))
@@ -56,18 +56,19 @@ def rounding(
 
 
 def _apart(result: Any, exact: Any) -> Any:
-    """Return the distance of each element, in float64; 0 if one of the two is not finite."""
+    """Return the absolute difference of each pair of elements, in float64; 0 if either element is not finite."""
     kind = np.complex128 if "c" in (result.dtype.kind, exact.dtype.kind) else np.float64
     with np.errstate(all="ignore"):
         return _finite(np.abs(result.astype(kind) - exact))
 
 
 def _usual(errors: Any, size: Any, least: float) -> Any:
-    """Return the 99.9th percentile of errors along the last axis, absolute or relative to `size`, whichever is smaller;
-    at least each element's own error.
+    """Return the 99.9th percentile of errors along the last axis: absolute, or relative to `size` if that is smaller;
+    but at least each element's own error.
 
-    The largest error of a thousand is left out: it may be at a step of the reference, such as rounding to integers,
-    that falls to the other side. The smallest result of a thousand, which may be a difference, has the absolute error.
+    The largest error in a thousand is ignored: it may be at a discontinuity of the reference, such as rounding to
+    integers, with the two results on different sides. The smallest result in a thousand may be a difference of
+    larger numbers, so it gets the absolute error.
     """
     if not errors.ndim or not errors.shape[-1]:
         return errors
@@ -81,7 +82,7 @@ def _usual(errors: Any, size: Any, least: float) -> Any:
 
 
 def _ranked(values: Any, place: int) -> Any:
-    """Return the value at position `place` of the sorted last axis."""
+    """Return the value that would be at position `place` if the last axis were sorted."""
     return np.partition(values, place, axis=-1)[..., place : place + 1]
 
 
@@ -93,8 +94,9 @@ def _perturbed(inputs: Sequence[Any]) -> list[Any]:
 
 
 def _terms(results: Callable[[Sequence[Any]], Any], exact: Any, inputs: Sequence[Any]) -> list[float]:
-    """Return the number of input elements that an element of each output depends on: the outputs that become NaN if the
-    middle element of an input is NaN, times the inputs per output. For integers, the inputs per output."""
+    """Return, per output, the number of input elements that one of its elements depends on. For floats it is the number
+    of output elements that become NaN if the middle element of an input is NaN, times the ratio of input to output
+    elements. For integers it is the ratio alone."""
     exacts = several(exact)
     found = [1.0] * len(exacts)
     for number, x in enumerate(inputs):
@@ -119,7 +121,8 @@ def _has_nan(array: Any) -> bool:
 
 
 def _tried(results: Callable[[Sequence[Any]], Any], inputs: Sequence[Any], exact: Any) -> Any:
-    """Return the reference's results; `exact` if it does not support the inputs, such as 16-bit numbers or NaN."""
+    """Return the reference's results; `exact` if the reference does not support the inputs, such as 16-bit numbers or
+    NaN."""
     try:
         made = results(inputs)
     except Refused:

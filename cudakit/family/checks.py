@@ -85,7 +85,7 @@ def expect_float32_in_and_out(what: str, x: Any, output: Any) -> None:
 
 
 def expect_one_shape(what: str, arrays: Named) -> None:
-    """Raise ValueError for arrays that do not have the first one's shape."""
+    """Raise ValueError if an array does not have the first array's shape."""
     (first, one), *others = arrays
     for name, array in others:
         if tuple(array.shape) != tuple(one.shape):

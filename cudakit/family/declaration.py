@@ -57,13 +57,13 @@ class Slot:
         return Slot(self.role, self.offset + offset, name)
 
     def place(self, inputs: int, outputs: int) -> int:
-        """Return its index in (*inputs, *outputs, scratch), by the numbers of inputs and outputs."""
+        """Return the array's index in (*inputs, *outputs, scratch), for these numbers of inputs and outputs."""
         if self.role is None:
             return inputs + outputs
         return self.role if self.role >= 0 else inputs - 1 - self.role
 
     def among(self, arrays: Sequence[Any], inputs: int, outputs: int) -> Any:
-        """Return its array from `arrays`, which are (*inputs, *outputs, scratch)."""
+        """Return the slot's array; `arrays` are (*inputs, *outputs, scratch)."""
         array = arrays[self.place(inputs, outputs)]
         if not self.offset and not self.elements:
             return array
@@ -86,8 +86,9 @@ class Launch:
     Args:
         grid: Blocks: an int, or up to three.
         block: Threads per block: an int, or up to three.
-        args: The kernel's arguments in order, with Slots for arrays (`p.x` of a Problem, or IN, OUT and SCRATCH). None:
-            the family's `arguments`; without those, each parameter by its name in the problem.
+        args: The kernel's arguments in order, with Slots for arrays (`p.x` of a Problem, or IN, OUT and SCRATCH). By
+            default the family's `arguments`; without those, each parameter is the problem's attribute of its
+            name.
         shared: Bytes of dynamic shared memory.
         entry: A C++ name or name expression ("k<4>"), by default the variant's.
         scratch: Bytes of device memory for SCRATCH, not cleared. The launches of one variant share one allocation of
@@ -133,15 +134,16 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Variant(Generic[P]):
-    """One version of a family's kernel; the decorator `variant` makes it of a function.
+    """One version of a family's kernel; the decorator `variant` creates it from a function.
 
     - `launch(problem, **configuration)`: returns the Launch, a tuple of several that run in this order on the stream,
       or a sentence with the reason why the problem is unsupported.
-    - `source`: its file, an absolute path or a path below `kernels/`. `entry`: the default kernel of its launches.
+    - `source`: the `.cu` file, an absolute path or a path below `kernels/`. `entry`: the default kernel of its
+      launches.
     - `since`: the oldest architecture that it supports.
-    - `run`: for a variant that also calls a library: queues all of its work itself; its `launch` then returns (), or
-      the reason. `waits`: whether `run` waits for the device.
-    - `rounding`: replaces the family's, if its arithmetic differs.
+    - `run`: queues all work of a variant that also calls a library; `launch` then returns (), or the reason why the
+      problem is unsupported. `waits`: whether `run` waits for the device.
+    - `rounding`: replaces the family's rounding bound, if the variant's arithmetic differs.
     - `problems`: the kind of problems that cudakit.testing draws for a variant that supports few others: "aligned" for
       one that loads vectors (see cudakit.testing.declared_cases), or a kind of the family's own strategy. By default
       any.

@@ -53,13 +53,13 @@ class Declared(Generic[P]):
     - `widened`: False for a reference that converts floats to float64 itself, part by part: inputs are then passed
       unchanged.
     - `variants`: the variants, the simplest first; `@family.variant` adds one.
-    - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: per axis a name or a number; without
-      extents, the array has the problem's whole shape. Without a dtype, it is that of the kernel's signature, or one of
-      `dtypes`. Or a function (shape, dtype, rng, **options) that returns new host arrays. Default: the reference's
-      parameters, all of one shape.
+    - `inputs`: by name, such as {"a": "float32[m, k]", "b": "float32[k, n]"}: per axis a name or a number. Without
+      extents, the array has the problem's whole shape; without a dtype, it has the dtype in the kernel's signature, or
+      one of `dtypes`. May also be a function (shape, dtype, rng, **options) that returns new host arrays. Default: the
+      reference's parameters, all of one shape.
     - `outputs`: by name, in the same form. An output without extents has the reference's shape, unless an input has the
-      problem's whole shape. Or a function (*inputs, **options) that returns the shape and dtype of the output, or a
-      tuple of such pairs. Default: "out", with the reference's shape and the signature's dtype.
+      problem's whole shape. May also be a function (*inputs, **options) that returns the shape and dtype of the output,
+      or a tuple of such pairs. Default: "out", with the reference's shape and the signature's dtype.
     - `in_place`: the name of the input that is also the output. `initial`: the value that outputs are filled with
       before a launch, for kernels that add to their output.
     - `options`: values to test per option, by name; the first is the default.
@@ -67,8 +67,9 @@ class Declared(Generic[P]):
       raises ValueError for unsupported arrays. `strided`: arrays of a Problem may have any strides.
     - `arguments(problem)`: the kernels' arguments, for launches without their own.
     - `rounding(exact, *inputs, **options)`: the largest rounding error per element of a correct result, before it is
-      rounded to its dtype (see cudakit.rounding); or one number for all elements. `tolerance`: instead, a fraction of
-      the largest number along the last axis. By default `cudakit.family.bound` derives a bound.
+      rounded to its dtype (see cudakit.rounding); or one number for all elements. `tolerance`: a bound to use instead
+      of `rounding`, as a fraction of the largest number along the last axis. By default `cudakit.family.bound` derives
+      a bound.
     - `baseline(*inputs, **options)`: plain numpy code in the same precision, for the CPU row of a table. Default: the
       reference.
     - `traffic(problem)`: the minimum bytes of device memory traffic. Default: the bytes of all arrays.
@@ -78,7 +79,7 @@ class Declared(Generic[P]):
       fewer shapes, for profiles.
     - `dtypes`: the supported dtypes of inputs, the default first. `modes`: named settings of the options; the mode
       without a name is the default.
-    - `instead(dtype)`: the family to use for inputs of a dtype, if it is another one.
+    - `instead(dtype)`: returns the family that handles inputs of this dtype, if it is not this family.
     - `scalars`: options that are plain numbers in the kernels' arguments, by name.
     - `ceiling`: the row that counts as 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
     - `read_shape(shape)`: returns the full shape of a short one (1024 for a square product).
@@ -88,7 +89,7 @@ class Declared(Generic[P]):
     Set `FAMILY.call = function` after the declaration if users call the family by a function of its own; benches then
     time that function. call(inputs, out, variant, stream, **options) returns a user's call, a function without
     arguments, or None if no call of the function runs the variant on these arrays. A copy (dataclasses.replace) has no
-    `call`, because the function does not know its variants; benches call the copy itself.
+    `call`, because the function does not know the copy's variants; benches call the copy itself.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Declared(Generic[P]):
     ceiling: str = "copy"
     read_shape: Callable[[Shape], Shape] = field(default=lambda shape: shape)
     problems: str | Callable[..., Any] = ""
-    peers: list[PeerWork] = field(default_factory=list)  # one list for a family and its copies
+    peers: list[PeerWork] = field(default_factory=list)  # a family and its copies share this list
     call: Callable[..., Callable[[], Any] | None] | None = field(default=None, init=False, compare=False, repr=False)
     recent: Recent = field(default_factory=Recent, init=False, compare=False, repr=False)
     epoch: int = field(default=0, init=False, compare=False, repr=False)  # incremented if calls must be resolved again
@@ -183,7 +184,8 @@ class Declared(Generic[P]):
         return {name: tuple(self.options.get(name, (default,))) for name, default in self.option_defaults.items()}
 
     def input_dtype(self, name: str, dtype: Any) -> np.dtype[Any]:
-        """Return the dtype of an input: the declared one, `dtype` (the one under test), or that of the signature."""
+        """Return the dtype of an input: the declared dtype, `dtype` (the dtype under test), or the signature's
+        dtype."""
         spec = self.specs[name]
         if spec.dtype:
             return memory.as_dtype(spec.dtype)
@@ -242,8 +244,8 @@ class Declared(Generic[P]):
         return self._outputs_of_reference(inputs, options)
 
     def _outputs_of_reference(self, inputs: Sequence[Any], options: Mapping[str, Any]) -> tuple[Like, ...]:
-        """Return shapes, by running the reference on zeros, and dtypes, by the declaration or the signature. Results
-        are cached."""
+        """Return the outputs' shapes, found by running the reference on zeros, and their dtypes, declared or in the
+        signature. Results are cached."""
         key = (tuple((tuple(x.shape), x.dtype.name) for x in inputs), repr(sorted(options.items())))
         found = self._likes.get(key)
         if found is None:

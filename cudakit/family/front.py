@@ -97,7 +97,7 @@ def apply(
     for (
         name,
         number,
-    ) in call.numbers.items():  # last, so that errors have the order of _first
+    ) in call.numbers.items():  # last, so that errors are raised in the same order as in _first
         if options[name] is not number.value:
             number.become(options[name])
     call(on, pointers)
@@ -217,7 +217,7 @@ def dtype_name(array: Any) -> str:
     """Return the name of an array's dtype, for any library; "" if it has no dtype."""
     try:
         return _names[array.dtype]
-    except (AttributeError, KeyError, TypeError):  # not an array, or the first array of its dtype
+    except (AttributeError, KeyError, TypeError):  # not an array, or a dtype that is not yet cached
         dtype = getattr(array, "dtype", "")
         name = str(dtype).rpartition(".")[2]
         with contextlib.suppress(TypeError):

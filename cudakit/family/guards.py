@@ -247,7 +247,7 @@ class _OwnGuard:
 
 
 class _ForeignGuard(_OwnGuard):
-    """The same for another library's arrays, on that library's current stream."""
+    """The source of a guard for another library's arrays and its current stream, and the guard's globals."""
 
     reader: ForeignReader
 

@@ -183,8 +183,9 @@ class Ladder(Declared[P]):
         dtypes: Sequence[Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Return the largest distance by rounding between results of a variant and `exact`, the reference of `inputs`,
-        before results are rounded to the outputs' dtypes. one: the variant, or None for the family's own bound."""
+        """Return the largest error that rounding may cause in a variant's results, before they are rounded to the
+        outputs' dtypes. `exact` is the reference's result for `inputs`. one: the variant, or None for the family's own
+        bound."""
         bound = self.rounding_of(one)
         if bound is None and self.tolerance is not None:
             return bounds.relative(exact, self.tolerance)

@@ -26,7 +26,7 @@ class ArraySpec:
     """A declared array.
 
     Args:
-        dtype: Its dtype; "" for that of the kernel's signature, or the one under test of `dtypes`.
+        dtype: The dtype; "" if it is in the kernel's signature, or is the one of `dtypes` that is under test.
         dims: A name or a number per axis; None for the problem's whole shape.
         low: The smallest value that is drawn.
         high: The exclusive upper bound of drawn values, or the name of an extent or option that is the bound.
@@ -84,8 +84,8 @@ def Input(declared: str, low: float | None = None, high: float | str | None = No
     Args:
         declared: The dtype and extents, such as "int32[m]".
         low: The smallest value, or None for no bound.
-        high: The upper bound: a number, or the name of an extent or option. Such an extent is drawn large enough for
-            one value.
+        high: The upper bound: a number, or the name of an extent or option. An extent that is a bound is drawn large
+            enough to allow at least one value.
 
     Returns:
         The declared array.

@@ -42,7 +42,7 @@ class Reader:
         self.read = read
 
     def device(self, where: Any) -> Device:
-        """Return the device of the first array, by the second value that `read` returned."""
+        """Return the device of the first array, from the second value that `read` returned."""
         device: Device | None = where.device_object
         return Device.of(where) if device is None else device
 
@@ -80,7 +80,7 @@ class Reader:
 
 
 class ForeignReader(Reader):
-    """The same for another library's arrays, on that library's current stream."""
+    """Reads another library's arrays; the default stream is that library's current stream."""
 
     def __init__(self, read: Callable[..., Seen | None], library: Library) -> None:
         super().__init__(read)

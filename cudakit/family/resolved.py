@@ -45,7 +45,7 @@ class _Number:
     def become(self, value: Any) -> None:
         """Write another value into the launches. Raises the error that the first call would have raised for it."""
         number = self._read(value)
-        self.value = self  # so that the next call tries again if a put fails
+        self.value = self  # equals no option, so that the next call tries again if a put fails
         for launch, parameter, factor in self._places:
             launch.put(parameter, number if factor is None else number * factor)
         if isinstance(value, _IMMUTABLE):

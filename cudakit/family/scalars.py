@@ -1,4 +1,4 @@
-"""Options that are plain numbers in a kernel's arguments: another value needs no other kernel."""
+"""Options that are plain numbers in a kernel's arguments: a new value does not need a new kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scalar:
     Args:
         field: The problem's field that holds the number.
         read: Converts the caller's value to the number; raises the errors that the family's `problem` raises.
-        kind: Returns the part of the value that the choice of variant and launch and the checks depend on: they are the
+        kind: Returns the part of the value that affects the choice of variant, the launch or the checks. These are the
             same for values of equal kind. It must not raise for a value that `read` accepts.
     """
 

@@ -10,10 +10,12 @@ from cudakit.testing.case import Case, Layout, binary_case, contiguous, dense, e
 
 @st.composite
 def add_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Draw problems of broadcasting: rank 0 to 4, axes repeated by extent 1, by rank and by a stride of 0.
+    """Draw problems of broadcasting: rank 0 to 4, axes broadcast by an extent of 1, by a lower rank or by a stride of
+    0.
 
-    kind "rows": a row or a column added to a contiguous matrix; "dense": to one on a 16-byte boundary; "transposed":
-    transposed operands; "aligned": contiguous arrays of one shape that start on 16-byte boundaries.
+    kind "rows": a row or a column added to a contiguous matrix; "dense": the same with a matrix that starts on a
+    16-byte boundary; "transposed": transposed operands; "aligned": contiguous arrays of one shape that start on 16-byte
+    boundaries.
     """
     known(kind, "rows", "dense", "transposed", "aligned")
     kind = kind or draw(st.sampled_from(("rows", "rows", "transposed", "any", "any")))

@@ -95,7 +95,8 @@ class Case:
 
     Args:
         inputs: The layout of each input.
-        fill: One filler per input, or one for all; the inputs after the first then get its values mirrored.
+        fill: One filler per input, or one filler for all inputs; every input after the first then gets its values in
+            reverse order along the last axis.
         output: The layout of the output, or of several; None if the variant works in place.
         options: The family's options, by name.
         over: The index of the input that is also the output, if `output` is None.
@@ -376,7 +377,7 @@ def _run(
     for index, (place, host) in enumerate(zip(case.inputs, hosts, strict=True)):
         view = place.of(host)
         view[...] = case.values(index)
-        views.append(view.copy())  # as placed: of the values written to one address by a stride of 0, one remains
+        views.append(view.copy())  # as stored: with a stride of 0, several values share an address
     buffers = [device.array(host, stream=stream) for host in hosts]
     inputs = [place.on(buffer, stream) for place, buffer in zip(case.inputs, buffers, strict=True)]
     if case.output is None:

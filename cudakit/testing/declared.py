@@ -21,10 +21,10 @@ from cudakit.testing.case import Case, Filler, Layout, Values, contiguous, known
 
 @dataclass(frozen=True)
 class Between:
-    """A filler: uniform numbers from `low` (included) to `high` (excluded). same: one of them in all elements, so that
-    threads contend for one address. A float repeated in all elements has few bits, because otherwise each addition to a
-    sum would be rounded in the same direction, which rounding bounds do not allow for. specials: other values at drawn
-    places (fractions of the array)."""
+    """A filler: uniform numbers from `low` (included) to `high` (excluded). same: one number is repeated in all
+    elements, so that threads contend for one address. A float repeated in all elements has few bits, because otherwise
+    each addition to a sum would be rounded in the same direction, which rounding bounds do not allow for. specials:
+    other values at drawn places (fractions of the array)."""
 
     seed: int
     low: float

@@ -26,8 +26,8 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: 
     """Draw problems whose operands and output have at most about `elements` elements each, and m * n * k at most 50
     times that: transposed, with gaps, negative strides, batches, alpha and beta, in place over C.
 
-    kind "neighbours": operands with contiguous rows or columns; "pieces": whose extents and strides are also multiples
-    of 16 bytes; "skinny": at most 8 rows or columns; "one": no batches.
+    kind "neighbours": operands with contiguous rows or columns; "pieces": such operands whose extents and strides are
+    also multiples of 16 bytes; "skinny": at most 8 rows or columns; "one": no batches.
     """
     known(kind, "neighbours", "pieces", "skinny", "one")
     dtype = draw(st.sampled_from(dtypes))
@@ -41,7 +41,7 @@ def gemm_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "", dtypes: 
     k = draw(extents(min(most // max(m, n, 1), 50 * most // max(m * n, 1))))
     pieces = 4 if dtype == "float32" else 8  # elements per 16 bytes
     if kind == "pieces" or (dtype != "float32" and draw(st.booleans())):
-        # multiples of 16 bytes in every extent; with eight elements per piece few random extents are
+        # round every extent up to a multiple of 16 bytes, which few random extents are with eight elements per piece
         m, n, k = (-(-extent // pieces) * pieces for extent in (m, n, k))
     alpha = draw(st.sampled_from((1.0, 1.0, -0.5, 0.0)))
     beta = draw(st.sampled_from((0.0, 0.0, 1.0, 0.25)))

@@ -31,8 +31,8 @@ def _values() -> st.SearchStrategy[Values]:
 
 
 def _cases(draw: st.DrawFn, elements: int, kind: str, dtype: str, least: int) -> Case:
-    """Draw problems. kind "one axis": over one axis, or all of a contiguous array; "neighbours": whose reduced elements
-    are contiguous."""
+    """Draw problems. kind "one axis": reductions over one axis, or over all of a contiguous array; "neighbours":
+    reductions of contiguous elements."""
     known(kind, "one axis", "neighbours")
     cols = max(draw(extents(elements)), least)
     if draw(st.integers(0, 4)) == 0:

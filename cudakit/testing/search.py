@@ -55,7 +55,7 @@ class Wrong(Exception):
 
 
 class TimeIsUp(BaseException):
-    """The time limit is over. Not an Exception, which hypothesis would treat as a failing problem."""
+    """The time limit has expired. Not an Exception, which hypothesis would treat as a failing problem."""
 
 
 class Workbench:
@@ -145,10 +145,10 @@ def search(
 ) -> None:
     """Run `variant` (None: the one that "auto" picks) on the problems of `seed` until `examples` different ones ran.
 
-    Ends earlier if the strategy has no more problems, or after three times as many problems, because so many are
-    unsupported. coverage: counts the problems that ran and those that are unsupported. limit: no problem starts after
-    it; the search for the smallest failing problem may take the same time again. Raises Wrong for the smallest failing
-    problem, TimeIsUp if none failed in time.
+    Ends earlier if the strategy has no more problems, or after 3 * `examples` problems if most of them are unsupported.
+    coverage: counts the problems that ran and those that are unsupported. limit: no problem starts after it; the search
+    for the smallest failing problem may take the same time again. Raises Wrong for the smallest failing problem,
+    TimeIsUp if none failed in time.
     """
     limit = limit or Limit()
     for drawn in drawing.problems(problems, seed):

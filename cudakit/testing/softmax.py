@@ -42,7 +42,7 @@ def softmax_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Ca
         shape: tuple[int, ...] = (cols,)
     else:
         shape = (draw(extents(max(1, min(elements // max(cols, 1), most)))), cols)
-    if kind == "few rows" and len(shape) == 2:  # each power of two is another kernel
+    if kind == "few rows" and len(shape) == 2:  # each power of two needs another compiled kernel
         shape = (draw(st.sampled_from((1, 3, 17, 32))), cols if shape[0] else 4)
     if kind:
         place = dense if kind == "span" else aligned_rows if kind != "forwards" else _forwards
