@@ -8,8 +8,9 @@ if its headers cannot be determined, or if one changed while NVRTC ran. The outp
 under the key of `compiled_by`. Any number of processes may share a cache. A torn or malformed entry is reported by a
 CacheWarning and compiled again. A folder or entry that another user may have written is not used, with a CacheWarning.
 
-CUDAKIT_CACHE_DIR moves the cache (default: cudakit under $XDG_CACHE_HOME or ~/.cache). CUDAKIT_COMPILE=never forbids
-compiling, which checks that a deployment's cache is complete; fill it as the user who runs the program.
+CUDAKIT_CACHE_DIR moves the cache (default: cudakit under $XDG_CACHE_HOME or ~/.cache). With
+CUDAKIT_COMPILE=never a kernel that is not in the cache is an error: use it to check that a deployment's cache is
+complete. Run the program once as the same user to fill the cache.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Packing:
 
 @functools.lru_cache(maxsize=64)  # called for the scratch size, for the launches and for each launch's arguments
 def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
-    """Return a packing of each operand that does not consist of whole 16-byte pieces across its lines or, with
-    `along_k`, along k."""
+    """Return how the operands are packed. An operand is packed unless the kernel can read it in aligned 16-byte pieces:
+    across its lines or, with `along_k`, along k."""
     p, end, packed = problem, 0, []
     itemsize = memory.as_dtype(p.dtype).itemsize
     width = 16 // itemsize

@@ -1,4 +1,4 @@
-"""Tests of Python values for the rules of kernel arguments, and descriptions of values in errors."""
+"""Checks of Python values that are passed as kernel arguments, and their descriptions in errors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])[\"')*]*\s+(?=[A-Z`\"'(*\[])")
 _ITEM = re.compile(r"[-*] |\d+\. |\w+(?:, \w+)*: |(?:Args|Returns|Yields|Raises|Attributes):$")
 _TABLE = re.compile(r"={4,}[= ]*$")  # the first, second and last line of a table in a docstring
 # generated Python, regular expressions, PTX and CUDA C++ among the strings
-_CODE = re.compile(r"\\|->|;$|==| = |\w\(\)? is |^\(")
+_CODE = re.compile(r"(?:\b\w+\.h\b.*){3}|\\|->|;$|==| = |\w\(\)? is |^\(")
 _CUDA = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 
 
