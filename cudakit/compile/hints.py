@@ -196,7 +196,7 @@ Rest = Sequence[str] | None  # the file's lines from the error's line on; None i
 
 
 def _there(header: str, name: str = "") -> bool:
-    """Return whether the installed CUDA headers have `header` and it declares `name`; older versions lack some names."""
+    """Return whether the installed CUDA headers have `header` and it declares `name`; older ones lack some."""
     for place in headers.cuda_directories():
         with contextlib.suppress(OSError):
             return name in Path(place, header).read_text(errors="replace")
