@@ -40,7 +40,7 @@ struct Head {
     }
 };
 
-// The causal limit: how many keys, from the first, query `row` may see; there may be fewer. If 0 or less, it sees none
+// The causal mask of query `row`: it sees the keys below this number. If the number is 0 or less, it sees no key
 // and its output is 0.
 __device__ __forceinline__ int key_limit(int row, int sq, int skv, bool causal) {
     return causal ? row + 1 + (skv - sq) : kNoLimit;
