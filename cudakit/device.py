@@ -439,10 +439,9 @@ class Device:
             if name not in counted:
                 counted[name] = type(record.counters)()
             counted[name].merge(record.counters)
-            for file, _ in record.counters.per_line:
-                text = driver.simSourceText(file)
-                if text is not None:
-                    counted.sources[file] = text
+        files = {file for counters in counted.values() for file, _ in counters.per_line}
+        texts = {file: driver.simSourceText(file) for file in files}
+        counted.sources = {file: text for file, text in texts.items() if text is not None}
 
 
 def _kernel_driver() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import difflib
+import functools
 import re
 import threading
 import weakref
@@ -168,11 +169,11 @@ class Module(Image):
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """All kernels, in the order of the source; those not found in the source are in the order of PTX."""
-        return tuple(self._kernel(mangled) for mangled in self._in_order())
+        return tuple(self._kernel(mangled) for mangled in self._ordered)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the kernels, in the order of `kernels`; overloads have their full signature."""
-        names = {mangled: self._signatures[mangled].name for mangled in self._in_order()}
+        names = {mangled: self._signatures[mangled].name for mangled in self._ordered}
         often = collections.Counter(names.values())
         return iter([name if often[name] == 1 else self._signatures[one].text for one, name in names.items()])
 
@@ -182,7 +183,9 @@ class Module(Image):
     def __bool__(self) -> bool:
         return True  # also without kernels, so that `if module` tests for None only
 
-    def _in_order(self) -> list[str]:
+    @functools.cached_property
+    def _ordered(self) -> list[str]:
+        """The mangled names of the kernels, in the order of the source."""
         asked = {mangled: place for place, mangled in enumerate(self.compiled.lowered.values())}
         places = definitions.positions(self.compiled.source)
         end = len(self.compiled.source)
