@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) real_rows(
         for (unsigned k = group.thread; k <= M / 2; k += P::THREADS) {
             const float2 a = group.at(k), b = conjugate(group.at(k == 0 ? 0 : M - k));
             const float2 even = 0.5f * (a + b), odd = 0.5f * swapped(a - b);
-            const float2 turned_odd = quarter<2 * M>.w[k] * float2{odd.x, -odd.y};
+            const float2 turned_odd = roots<2 * M, M / 2 + 1>.w[k] * float2{odd.x, -odd.y};
             store(k, even + turned_odd);
             if (2 * k != M) store(M - k, conjugate(even - turned_odd));
         }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) rows_to_real(
             [&](unsigned k) {
                 const float2 a = value(k), b = conjugate(value(M - k));
                 const bool mirrored = 2 * k > M;
-                const float2 w = quarter<2 * M>.w[mirrored ? M - k : k];
+                const float2 w = roots<2 * M, M / 2 + 1>.w[mirrored ? M - k : k];
                 const float2 odd = float2{mirrored ? -w.x : w.x, -w.y} * (a - b);
                 return swapped(a + b + float2{-odd.y, odd.x});
             },

@@ -32,6 +32,26 @@ __device__ constexpr Turn turn(long long k, long long n) {
     }
 }
 
+// w[k] = e^(-2 pi i k/N), for k = 0 .. COUNT - 1
+template <int N, int COUNT>
+struct Roots {
+    float2 w[COUNT];
+};
+
+template <int N, int COUNT>
+__device__ constexpr Roots<N, COUNT> make_roots() {
+    Roots<N, COUNT> table{};
+    for (int k = 0; k < COUNT; k++) {
+        const Turn w = turn(k, N);
+        table.w[k].x = static_cast<float>(w.re);
+        table.w[k].y = static_cast<float>(w.im);
+    }
+    return table;
+}
+
+template <int N, int COUNT = N>
+__device__ constexpr Roots<N, COUNT> roots = make_roots<N, COUNT>();
+
 // w[(r - 1) * SPAN + k] = e^(-2 pi i r k / (SPAN * RADIX)), for r = 1 .. RADIX - 1: the factors of one pass, in the
 // order in which the threads of a warp load them.
 template <int SPAN, int RADIX>
@@ -54,23 +74,3 @@ __device__ constexpr Twiddles<SPAN, RADIX> make_twiddles() {
 
 template <int SPAN, int RADIX>
 __device__ constexpr Twiddles<SPAN, RADIX> twiddles = make_twiddles<SPAN, RADIX>();
-
-// w[k] = e^(-2 pi i k / N), for k = 0 .. N / 4: what a real transform of N values multiplies each pair by.
-template <int N>
-struct Quarter {
-    float2 w[N / 4 + 1];
-};
-
-template <int N>
-__device__ constexpr Quarter<N> make_quarter() {
-    Quarter<N> table{};
-    for (int k = 0; k <= N / 4; k++) {
-        const Turn w = turn(k, N);
-        table.w[k].x = static_cast<float>(w.re);
-        table.w[k].y = static_cast<float>(w.im);
-    }
-    return table;
-}
-
-template <int N>
-__device__ constexpr Quarter<N> quarter = make_quarter<N>();
