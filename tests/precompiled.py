@@ -9,11 +9,13 @@ docs/compiling.md shows the result.
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import time
 from typing import Any
 
 from cudakit.compile import compiler, headers, precompiled
+from cudakit.measure.command import command_line
 from cudakit.show import outputs, terminal
 
 SOURCES = {
@@ -67,7 +69,14 @@ def main() -> None:
         rows.append({"source": name, "without_s": without, "made_s": made, "used_s": used})
         terminal.say(f"{name}: {without:.2f} s without, {made:.2f} s when made, {used:.2f} s when used")
     outputs.write_json(
-        {"nvrtc": compiler.nvrtc_label(), "headers": headers.cuda_version(), "cores": os.cpu_count(), "rows": rows},
+        {
+            "nvrtc": compiler.nvrtc_label(),
+            "date": datetime.date.today().isoformat(),
+            "command": command_line(),
+            "headers": headers.cuda_version(),
+            "cores": os.cpu_count(),
+            "rows": rows,
+        },
         arguments.json,
     )
 

@@ -10,6 +10,7 @@ import datetime
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from cudakit.measure.command import command_line
 from cudakit.measure.timing import Spread
 from cudakit.shapes import Shape, shape_text
 
@@ -179,12 +180,13 @@ class Row:
 
 @dataclass(repr=False)
 class BenchReport:
-    """The ceilings and rows of one run."""
+    """The ceilings and rows of one run. command: the command that made it, as `command_line` returns it."""
 
     device: dict[str, Any]
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     ceilings: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    command: str = field(default_factory=command_line)
 
     def __repr__(self) -> str:
         families = ", ".join(dict.fromkeys(row.subject.family for row in self.rows))
@@ -214,6 +216,7 @@ class BenchReport:
         return {
             "device": copy.deepcopy(self.device),
             "date": self.date,
+            "command": self.command,
             "ceilings": copy.deepcopy(self.ceilings),
             "rows": [row.as_dict() for row in self.rows],
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import math
 import os
@@ -15,6 +16,7 @@ from cudakit import tuned
 from cudakit.errors import Refused, UnsupportedVariant
 from cudakit.family.choice import fingerprint_of, situation_of
 from cudakit.measure.bench import Selection
+from cudakit.measure.command import command_line
 from cudakit.shapes import Shape, shape_text
 from cudakit.tuned import Choice
 from cudakit.tuning.bench import FamilyBench, Timer
@@ -116,11 +118,14 @@ class Tuning:
 
 @dataclass(repr=False)
 class TuneReport:
-    """The outcomes of a run. device: the result of `Device.info`."""
+    """The outcomes of a run. device: the result of `Device.info`. command: the command that made it, as `command_line`
+    returns it."""
 
     device: Mapping[str, str]
     settings: Settings
     tunings: list[Tuning] = field(default_factory=list)
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    command: str = field(default_factory=command_line)
 
     def __repr__(self) -> str:
         found = sum(one.outcome.best is not None for one in self.tunings)
@@ -146,6 +151,8 @@ class TuneReport:
     def as_dict(self) -> dict[str, Any]:
         return {
             "device": dict(self.device),
+            "date": self.date,
+            "command": self.command,
             "settings": self.settings.as_dict(),
             "tunings": [one.as_dict() for one in self.tunings],
         }

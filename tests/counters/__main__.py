@@ -24,6 +24,7 @@ import cudakit
 from cudakit import profiling
 from cudakit.commands import cli
 from cudakit.errors import Refused
+from cudakit.measure.command import command_line
 from cudakit.show import outputs
 
 from . import compiled, hardware, simulated
@@ -66,7 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _record(device: cudakit.Device, arguments: argparse.Namespace) -> dict[str, Any]:
-    about: dict[str, Any] = {"device": device.info(), "date": datetime.date.today().isoformat()}
+    about: dict[str, Any] = {
+        "device": device.info(),
+        "date": datetime.date.today().isoformat(),
+        "command": command_line(),
+    }
     if device.kind == "sim":
         if arguments.ptx:
             compiled.use(device, compiled.read(arguments.ptx))

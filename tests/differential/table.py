@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.measure.command import command_line
+
 from .explained import explain
 from .runner import Comparison
 
@@ -62,7 +64,8 @@ class Table:
     def record(self, about: dict[str, Any]) -> dict[str, Any]:
         """Return the contents of the JSON file. about: the machine."""
         return {
-            "about": about | {"date": datetime.date.today().isoformat(), "numpy": np.__version__},
+            "about": about
+            | {"date": datetime.date.today().isoformat(), "command": command_line(), "numpy": np.__version__},
             "groups": [
                 {
                     "group": row.group,

@@ -9,6 +9,7 @@ Runs that hang are stopped after a time limit. `python -m planted.table FILE.jso
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import cudakit
+from cudakit.measure.command import command_line
 
 from . import CASES, Case, seen_by_sim
 from .verdicts import Verdict, by_case, read
@@ -105,7 +107,13 @@ def main() -> int:
     with cudakit.Device(options.device) as device:
         info = device.info()
     version = subprocess.run([options.sanitizer, "--version"], capture_output=True, text=True).stdout.strip()
-    told = {"device": info, "sanitizer": version.splitlines()[-1:], "seconds": round(time.monotonic() - begun)}
+    told = {
+        "device": info,
+        "date": datetime.date.today().isoformat(),
+        "command": command_line(),
+        "sanitizer": version.splitlines()[-1:],
+        "seconds": round(time.monotonic() - begun),
+    }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps({**told, "cases": rows}, indent=1) + "\n")
     print(f"{len(rows)} cases in {told['seconds']} s: {options.json}")

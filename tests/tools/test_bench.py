@@ -674,7 +674,11 @@ def test_a_row_of_each_kind_is_the_contracts_json():
     """Byte for byte: scripts read these files, and committed ones are compared."""
     copies = {"copy": [{"shape": (64, 128), "gbps": 100.0}]}
     report = BenchReport(
-        {"name": "a device", "kind": "gpu", "arch": "sm_90a"}, "2026-01-02", copies, rows_of_each_kind()
+        {"name": "a device", "kind": "gpu", "arch": "sm_90a"},
+        "2026-01-02",
+        copies,
+        rows_of_each_kind(),
+        "python -m cudakit bench softmax",
     )
     expected = (Path(__file__).parent / "rows.json").read_text(encoding="utf-8")
     assert outputs.json_text(outputs.finite(report.as_dict())) + "\n" == expected
