@@ -38,15 +38,21 @@ struct Plan {
     __device__ static constexpr int padded(int i, int pass) {
         return gap(pass) == 0 ? i : i + static_cast<unsigned>(i) / run(pass) * gap(pass);
     }
+    // The distance of rows of `length` values in shared memory: the rows that half a warp accesses are in different
+    // banks.
+    __device__ static constexpr int apart(int length) {
+        while (!COLUMNS && THREADS < BANKS && length % BANKS != THREADS % BANKS) length++;
+        return length;
+    }
     // Values of a row in shared memory, gaps included.
     __device__ static constexpr int pitch() {
         int most = N;
         for (int pass = 0; pass + 1 < PASSES; pass++) {
             if (padded(N - 1, pass) + 1 > most) most = padded(N - 1, pass) + 1;
         }
-        return most;
+        return apart(most);
     }
-    static constexpr int SHARED = PASSES > 1 ? ROWS * pitch() : 0;
+    static constexpr int SHARED = ROWS * pitch();
 
     static_assert(span(PASSES) == N, "the product of the radices is the length");
 };
@@ -103,10 +109,10 @@ __device__ inline void twiddle(float2 (&x)[R], int k) {
 
 // Value j + r * STEP for r = 0 .. R - 1, as the pass before PASS stored them.
 template <class P, int PASS, int R>
-__device__ inline void fetch(const Group<P>& group, unsigned j, float2 (&x)[R]) {
+__device__ inline void fetch(const Group<P>& group, int j, float2 (&x)[R]) {
     constexpr int STEP = P::N / R, RUN = P::run(PASS - 1), GAP = P::gap(PASS - 1);
     if constexpr (GAP == 0 || STEP % RUN == 0) {  // each r is a constant distance from the first
-        const unsigned first = P::padded(j, PASS - 1);
+        const int first = P::padded(j, PASS - 1);
 #pragma unroll
         for (int r = 0; r < R; r++) x[r] = group.at(first + r * (STEP + STEP / RUN * GAP));
     } else {
@@ -115,18 +121,22 @@ __device__ inline void fetch(const Group<P>& group, unsigned j, float2 (&x)[R]) 
     }
 }
 
+struct Nothing {
+    __device__ void operator()() const {}
+};
+
 // Pass PASS and those after it. load(i) returns input i; store(i, z) receives output i. All threads of the block call
-// it.
+// it. Each thread calls loaded() after all threads of its group have loaded their inputs.
 //
 // REUSED: `store` writes to the shared memory of the group, so that all threads must have read their values before.
-template <class P, bool REUSED = false, int PASS = 0, class Load, class Store>
-__device__ inline void transform(const Group<P>& group, Load load, Store store) {
+template <class P, bool REUSED = false, int PASS = 0, class Load, class Store, class Loaded = Nothing>
+__device__ inline void transform(const Group<P>& group, Load load, Store store, Loaded loaded = {}) {
     constexpr int R = P::radix(PASS), SPAN = P::span(PASS), STEP = P::N / R, EACH = P::each_thread(PASS);
     constexpr bool WHOLE = EACH * P::THREADS == STEP, LAST = PASS + 1 == P::PASSES;
     float2 x[EACH][R];
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const unsigned j = group.thread + e * P::THREADS;
+        const int j = group.thread + e * P::THREADS;
         if (WHOLE || j < STEP) {
             if constexpr (PASS == 0) {
 #pragma unroll
@@ -137,9 +147,13 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store) 
         }
     }
     if constexpr (PASS > 0 && (!LAST || REUSED)) group.sync();
+    if constexpr (PASS == 0 && LAST) {
+        group.sync();
+        loaded();
+    }
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
-        const unsigned j = group.thread + e * P::THREADS;
+        const int j = group.thread + e * P::THREADS;
         if (WHOLE || j < STEP) {
             if constexpr (PASS > 0) twiddle<SPAN, R>(x[e], j % SPAN);
             dft<R>(x[e]);
@@ -147,7 +161,7 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store) 
 #pragma unroll
                 for (int r = 0; r < R; r++) store(j + r * STEP, x[e][r]);
             } else {
-                const unsigned first = P::padded(j / SPAN * SPAN * R, PASS) + j % SPAN;
+                const int first = P::padded(j / SPAN * SPAN * R, PASS) + j % SPAN;
 #pragma unroll
                 for (int r = 0; r < R; r++) group.at(first + r * SPAN) = x[e][r];
             }
@@ -155,6 +169,7 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store) 
     }
     if constexpr (!LAST) {
         group.sync();
+        if constexpr (PASS == 0) loaded();
         transform<P, REUSED, PASS + 1>(group, load, store);
     }
 }

@@ -14,6 +14,15 @@ struct Complex<__half> {
     using type = __half2;
 };
 
+template <class T, bool COMPLEX>
+struct Element {
+    using type = T;
+};
+template <class T>
+struct Element<T, true> {
+    using type = typename Complex<T>::type;
+};
+
 __device__ inline float widened(float x) {
     return x;
 }

@@ -1,0 +1,102 @@
+// One row's transform, complex or real, by a group of threads: from the values that in(i) returns to those that out(i,
+// v) receives. `loaded` as in passes.cuh.
+//
+// The inverse transform swaps the real and the imaginary part of each value at the load and at the store, which costs
+// nothing. A real transform of even length n is a complex one of n / 2 values, which are pairs of real ones.
+#pragma once
+
+#include "passes.cuh"
+
+struct Strides {
+    long long outer, inner, step;
+};
+
+template <bool INVERSE>
+__device__ inline float2 directed(float2 z) {
+    return INVERSE ? swapped(z) : z;
+}
+
+// Complex to complex
+template <bool INVERSE>
+struct ComplexRow {
+    static constexpr bool FROM_REAL = false, TO_REAL = false;
+    // The values of x that the plan's N belongs to
+    __device__ static constexpr int inputs(int n) { return n; }
+
+    template <class P, class In, class Out, class Loaded = Nothing>
+    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+        transform<P>(
+            group, [&](int i) { return directed<INVERSE>(in(i)); },
+            [&](int i, float2 z) { out(i, directed<INVERSE>(z)); }, loaded);
+    }
+};
+
+// Real to complex: the first n / 2 + 1 values. The plan's N is n / 2 if n is even.
+template <bool EVEN>
+struct RealRow {
+    static constexpr bool FROM_REAL = true, TO_REAL = false;
+    __device__ static constexpr int inputs(int n) { return EVEN ? 2 * n : n; }
+
+    template <class P, class In, class Out, class Loaded = Nothing>
+    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+        constexpr int M = P::N;
+        if constexpr (!EVEN) {
+            transform<P>(
+                group, [&](int i) { return float2{in(i), 0.0f}; },
+                [&](int k, float2 z) {
+                    if (k <= M / 2) out(k, z);
+                },
+                loaded);
+        } else {
+            transform<P, true>(
+                group, [&](int i) { return float2{in(2 * i), in(2 * i + 1)}; },
+                [&](int k, float2 z) { group.at(k) = z; }, loaded);
+            group.sync();
+            // The transforms of the even and of the odd elements are the symmetric and antisymmetric parts of z.
+            for (int k = group.thread; k <= M / 2; k += P::THREADS) {
+                const float2 a = group.at(k), b = conjugate(group.at(k == 0 ? 0 : M - k));
+                const float2 even = 0.5f * (a + b), odd = 0.5f * swapped(a - b);
+                const float2 turned_odd = roots<2 * M, M / 2 + 1>.w[k] * float2{odd.x, -odd.y};
+                out(k, even + turned_odd);
+                if (2 * k != M) out(M - k, conjugate(even - turned_odd));
+            }
+        }
+    }
+};
+
+// Complex to real: the inverse transform of n / 2 + 1 values, which must be those of a real row. As in numpy, the
+// imaginary parts of values that must be real are ignored. The plan's N is n / 2 if n is even.
+template <bool EVEN>
+struct RowToReal {
+    static constexpr bool FROM_REAL = false, TO_REAL = true;
+    __device__ static constexpr int inputs(int n) { return EVEN ? n + 1 : n / 2 + 1; }
+
+    template <class P, class In, class Out, class Loaded = Nothing>
+    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+        constexpr int M = P::N;
+        const auto value = [&](int k) {
+            const float2 z = in(k);
+            return k == 0 || (EVEN && k == M) ? float2{z.x, 0.0f} : z;
+        };
+        if constexpr (!EVEN) {
+            transform<P>(
+                group, [&](int k) { return swapped(k <= M / 2 ? value(k) : conjugate(value(M - k))); },
+                [&](int i, float2 z) { out(i, z.y); }, loaded);
+        } else {
+            transform<P>(
+                group,
+                [&](int k) {
+                    const float2 a = value(k), b = conjugate(value(M - k));
+                    const bool mirrored = 2 * k > M;
+                    const float2 w = roots<2 * M, M / 2 + 1>.w[mirrored ? M - k : k];
+                    const float2 odd = float2{mirrored ? -w.x : w.x, -w.y} * (a - b);
+                    return swapped(a + b + float2{-odd.y, odd.x});
+                },
+                [&](int i, float2 z) {
+                    out(2 * i, z.y);
+                    out(2 * i + 1, z.x);
+                },
+                loaded);
+        }
+    }
+};
