@@ -1,10 +1,11 @@
 """Runs a Python script or a cudakit command in this process, as a shell would run it. That saves the start of an
 interpreter and the import of numpy, most of a short script's time. Exit handlers do not run, and a crash ends the
-caller."""
+caller. `example` loads an example as a module instead."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import runpy
 import sys
@@ -12,8 +13,23 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 from paths import ROOT
+
+
+def example(name: str) -> Any:
+    """Load an example as a module, without running it."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
 
 
 def run(script: Path, *arguments: str) -> CompletedProcess[str]:

@@ -40,7 +40,12 @@ JUDGES: tuple[Group, ...] = (
 # Files whose tests `_by_rule` does not find.
 FILES: dict[str, tuple[Group, ...]] = {
     "kernels/hybrid/filter.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "hybrid")),
-    "kernels/ptychography/fused.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "ptychography")),
+    "kernels/ptychography/fused.cu": (
+        (TRAPS,), ("tests/ops/test_reconstruction.py",), (FAR,), (EXAMPLES, "-k", "ptychography"),
+    ),
+    "kernels/ptychography/overlapping.cu": (
+        ("tests/ops/test_reconstruction.py",), (EXAMPLES, "-k", "reconstruction"),
+    ),
     "kernels/ptychography/separate.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "ptychography")),
     "kernels/peaks/fma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),
     "kernels/peaks/mma.cu": ((TRAPS,), ("tests/tools/test_profiling.py",)),

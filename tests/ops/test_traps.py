@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from paths import ROOT
 
@@ -86,18 +85,8 @@ def test_the_peak_is_taken_at_the_highest_clock(sim: cudakit.Device) -> None:
     assert 0.5 < max(measured) / report["ceilings"]["fp32_tflops"] < 1
 
 
-def example_of(name: str) -> Any:
-    """Load an example as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    return example
-
-
 def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = example_of("hybrid_filter")
+    example = programs.example("hybrid_filter")
     right = (ROOT / "kernels" / "hybrid" / "filter.cu").read_text(encoding="utf-8")
     centred = right.replace("i < (n + 1) / 2 ? i : i - n", "i - n / 2")
     assert centred != right
@@ -115,7 +104,7 @@ def test_a_filter_centred_on_the_middle_is_found(sim: cudakit.Device, monkeypatc
 
 def test_the_filter_keeps_what_is_equal_to_the_threshold(sim: cudakit.Device) -> None:
     """Values below 0.3 become 0, in the text and in `ops.threshold`; a value of 0.3 stays, and so does NaN."""
-    example = example_of("hybrid_filter")
+    example = programs.example("hybrid_filter")
     host = np.array([[0.0, 0.29, 0.3, 0.31], [-1.0, -0.3, np.nan, np.inf]], np.float32)
     expected = np.where(host < np.float32(example.CUT), 0, host)
     work = example.Filter(sim, sim.default_stream, host)
@@ -130,7 +119,7 @@ def test_the_filter_keeps_what_is_equal_to_the_threshold(sim: cudakit.Device) ->
 
 def test_an_amplitude_of_zero_has_a_phase(sim: cudakit.Device) -> None:
     """A position without light has amplitudes of 0; the constraint must not divide by them."""
-    example = example_of("ptychography")
+    example = programs.example("ptychography")
     patches, probe, measured = example.make(2, 8)
     patches[1] = 0
     exact = example.update(patches.astype(np.complex128), probe.astype(np.complex128), measured.astype(np.float64))

@@ -50,6 +50,7 @@ SHORT = {
     "occupancy": ["--shapes", "2000"],
     "launch_overhead": ["--repeats", "1", "--bursts", "1"],
     "libraries": ["--shapes", "24"],
+    "reconstruction": ["--side", "2", "--size", "6", "--iterations", "3"],
     "reductions": ["--shapes", "12x100"],
     "softmax_compare": ["--shapes", "4x100,1x33"],
     "streams": ["--count", "11", "--size", "12", "--chunk", "3", "--study", "1,3"],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import re
 import shutil
-import sys
 from types import SimpleNamespace
 
+import programs
 import pytest
 from paths import ROOT
 
@@ -40,19 +39,6 @@ class Screen:
 
 def load(name):
     return json.loads((PROFILES / name).read_text())
-
-
-def example(name):
-    """Load an example as a module, without running it."""
-    path = ROOT / "examples" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        del sys.modules[name]
-    return module
 
 
 def row(family, variant, shape, **more):
@@ -131,7 +117,7 @@ def bench(report):
 
 
 def of_example(name, report):
-    return lambda console: example(name).show(report, console)
+    return lambda console: programs.example(name).show(report, console)
 
 
 def profile(name):
