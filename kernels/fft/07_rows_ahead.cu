@@ -5,8 +5,8 @@
 // pieces however the passes access the row. Each group copies its own row: groups of a warp or less never wait for
 // others.
 //
-// x, y: (rows, n), contiguous rows at any pitch; x_pitch * sizeof, and x itself, are multiples of COPY bytes.
-// Dynamic shared memory: the plan's exchange, then ROWS rows of input, each rounded up to 16 bytes.
+// x, y: (rows, n), contiguous rows at any pitch. x and its rows are aligned to COPY bytes; pairs of real elements of x
+// and y are aligned. Dynamic shared memory: the plan's exchange, then ROWS rows of input, each rounded up to 16 bytes.
 //
 // Bottleneck: memory bandwidth; each value is read and written once.
 #include "../common/copy_async.cuh"
@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) rows_ahead(
     constexpr int EXCHANGE = (P::SHARED + P::SHARED % 2) * sizeof(float2);
     static_assert(BYTES % COPY == 0, "a row is copied in whole pieces");
 
-    using Result = decltype(widened(Out{}));
+    constexpr bool FROM_PAIRS = KIND::FROM_REAL && KIND::PAIRS, TO_PAIRS = KIND::TO_REAL && KIND::PAIRS;
+    using Result = decltype(widened(typename Element < T, !KIND::TO_REAL || TO_PAIRS > ::type{}));
     const Group<P> group(reinterpret_cast<float2*>(block_memory));
     unsigned char* next = block_memory + EXCHANGE + group.row * PITCH;
     const In* values = reinterpret_cast<const In*>(next);
@@ -51,9 +52,19 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) rows_ahead(
         Out* to = reinterpret_cast<Out*>(y) + row * y_pitch;
         const bool inside = row < rows;
         KIND::template run<P>(
-            group, [&](int i) { return widened(values[i]); },
+            group,
+            [&](int i) {
+                if constexpr (FROM_PAIRS)
+                    return pair<ALIGNED_PAIRS>(values, i, 1);
+                else
+                    return widened(values[i]);
+            },
             [&](int i, Result value) {
-                if (inside) narrowed(to[i], scale * value);
+                if (!inside) return;
+                if constexpr (TO_PAIRS)
+                    set_pair<ALIGNED_PAIRS>(to, i, 1, scale * value);
+                else
+                    narrowed(to[i], scale * value);
             },
             [&] { copy(row + step); });
     }

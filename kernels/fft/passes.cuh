@@ -35,8 +35,11 @@ struct Plan {
     __device__ static constexpr int gap(int pass) {
         return span(pass) >= BANKS ? 0 : (span(pass) + BANKS - run(pass) % BANKS) % BANKS;
     }
-    __device__ static constexpr int padded(int i, int pass) {
-        return gap(pass) == 0 ? i : i + static_cast<unsigned>(i) / run(pass) * gap(pass);
+    // The place of value i in shared memory after a pass.
+    template <int PASS>
+    __device__ static constexpr int padded(int i) {
+        constexpr int RUN = run(PASS), GAP = gap(PASS);
+        return GAP == 0 ? i : i + static_cast<unsigned>(i) / RUN * GAP;
     }
     // The distance of rows of `length` values in shared memory: the rows that half a warp accesses are in different
     // banks.
@@ -45,14 +48,17 @@ struct Plan {
         return length;
     }
     // Values of a row in shared memory, gaps included.
-    __device__ static constexpr int pitch() {
-        int most = N;
-        for (int pass = 0; pass + 1 < PASSES; pass++) {
-            if (padded(N - 1, pass) + 1 > most) most = padded(N - 1, pass) + 1;
+    template <int PASS = 0>
+    __device__ static constexpr int length() {
+        if constexpr (PASS + 1 >= PASSES) {
+            return N;
+        } else {
+            constexpr int here = padded<PASS>(N - 1) + 1, later = length<PASS + 1>();
+            return here > later ? here : later;
         }
-        return apart(most);
     }
-    static constexpr int SHARED = ROWS * pitch();
+    static constexpr int PITCH = apart(length());
+    static constexpr int SHARED = ROWS * PITCH;
 
     static_assert(span(PASSES) == N, "the product of the radices is the length");
 };
@@ -67,7 +73,7 @@ struct Group {
         const unsigned number = threadIdx.x;
         thread = P::COLUMNS ? number / P::ROWS : number % P::THREADS;
         row = P::COLUMNS ? number % P::ROWS : number / P::THREADS;
-        shared = P::COLUMNS ? block + row : block + row * P::pitch();
+        shared = P::COLUMNS ? block + row : block + row * P::PITCH;
     }
     __device__ float2& at(int place) const { return shared[place * (P::COLUMNS ? P::ROWS : 1)]; }
     // A group that is a part of one warp needs no barrier of the block.
@@ -112,12 +118,12 @@ template <class P, int PASS, int R>
 __device__ inline void fetch(const Group<P>& group, int j, float2 (&x)[R]) {
     constexpr int STEP = P::N / R, RUN = P::run(PASS - 1), GAP = P::gap(PASS - 1);
     if constexpr (GAP == 0 || STEP % RUN == 0) {  // each r is a constant distance from the first
-        const int first = P::padded(j, PASS - 1);
+        const int first = P::template padded<PASS - 1>(j);
 #pragma unroll
         for (int r = 0; r < R; r++) x[r] = group.at(first + r * (STEP + STEP / RUN * GAP));
     } else {
 #pragma unroll
-        for (int r = 0; r < R; r++) x[r] = group.at(P::padded(j + r * STEP, PASS - 1));
+        for (int r = 0; r < R; r++) x[r] = group.at(P::template padded<PASS - 1>(j + r * STEP));
     }
 }
 
@@ -161,7 +167,7 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store, 
 #pragma unroll
                 for (int r = 0; r < R; r++) store(j + r * STEP, x[e][r]);
             } else {
-                const int first = P::padded(j / SPAN * SPAN * R, PASS) + j % SPAN;
+                const int first = P::template padded<PASS>(j / SPAN * SPAN * R) + j % SPAN;
 #pragma unroll
                 for (int r = 0; r < R; r++) group.at(first + r * SPAN) = x[e][r];
             }

@@ -19,7 +19,7 @@ __device__ inline float2 directed(float2 z) {
 // Complex to complex
 template <bool INVERSE>
 struct ComplexRow {
-    static constexpr bool FROM_REAL = false, TO_REAL = false;
+    static constexpr bool FROM_REAL = false, TO_REAL = false, PAIRS = false;
     // The values of x that the plan's N belongs to
     __device__ static constexpr int inputs(int n) { return n; }
 
@@ -34,7 +34,7 @@ struct ComplexRow {
 // Real to complex: the first n / 2 + 1 values. The plan's N is n / 2 if n is even.
 template <bool EVEN>
 struct RealRow {
-    static constexpr bool FROM_REAL = true, TO_REAL = false;
+    static constexpr bool FROM_REAL = true, TO_REAL = false, PAIRS = EVEN;
     __device__ static constexpr int inputs(int n) { return EVEN ? 2 * n : n; }
 
     template <class P, class In, class Out, class Loaded = Nothing>
@@ -48,9 +48,7 @@ struct RealRow {
                 },
                 loaded);
         } else {
-            transform<P, true>(
-                group, [&](int i) { return float2{in(2 * i), in(2 * i + 1)}; },
-                [&](int k, float2 z) { group.at(k) = z; }, loaded);
+            transform<P, true>(group, in, [&](int k, float2 z) { group.at(k) = z; }, loaded);
             group.sync();
             // The transforms of the even and of the odd elements are the symmetric and antisymmetric parts of z.
             for (int k = group.thread; k <= M / 2; k += P::THREADS) {
@@ -68,7 +66,7 @@ struct RealRow {
 // imaginary parts of values that must be real are ignored. The plan's N is n / 2 if n is even.
 template <bool EVEN>
 struct RowToReal {
-    static constexpr bool FROM_REAL = false, TO_REAL = true;
+    static constexpr bool FROM_REAL = false, TO_REAL = true, PAIRS = EVEN;
     __device__ static constexpr int inputs(int n) { return EVEN ? n + 1 : n / 2 + 1; }
 
     template <class P, class In, class Out, class Loaded = Nothing>
@@ -92,11 +90,7 @@ struct RowToReal {
                     const float2 odd = float2{mirrored ? -w.x : w.x, -w.y} * (a - b);
                     return swapped(a + b + float2{-odd.y, odd.x});
                 },
-                [&](int i, float2 z) {
-                    out(2 * i, z.y);
-                    out(2 * i + 1, z.x);
-                },
-                loaded);
+                [&](int i, float2 z) { out(i, swapped(z)); }, loaded);
         }
     }
 };
