@@ -7,6 +7,7 @@ transfer, so on a fast chip the link is the bottleneck: look at the pipeline's f
 
     python examples/batched_gemm.py
     python examples/batched_gemm.py --count 100000 --size 256 --chunk 1000
+    python examples/batched_gemm.py --size 1024 --seconds 10 --rungs 2
 """
 
 import argparse
@@ -42,9 +43,7 @@ def run(arguments):
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
-        size, count = arguments.size or (256 if gpu else 12), arguments.count or (50_000 if gpu else 20)
-        chunk = arguments.chunk or (1000 if gpu else 6)
-        shape = (count, size, size)
+        size, chunk = arguments.size or (256 if gpu else 12), arguments.chunk or (1000 if gpu else 6)
         report = BenchReport(device.info() | {"libraries": {"cublas": library(device)}})
         ways = (
             ("one_by_one", one_by_one, "one call per matrix"),
@@ -57,11 +56,16 @@ def run(arguments):
                 "batched gemm", function, 2, (size, size), exact, lambda blocks: blocks[0] @ blocks[1], terms=size
             )
 
+        count = streamed.count_of(
+            work(by_cublas), device, arguments, usual=100_000 if gpu else 20, chunk=chunk, streams=arguments.streams
+        )
+        shape = (count, size, size)
         items = streamed.Items.make(work(by_cublas), count, chunk)
         report.rows.append(streamed.cpu_row(items, shape))
-        for rung, (name, function, idea) in enumerate(ways, 1):
+        sources = items.resident(device, count)
+        for rung, (name, function, idea) in streamed.chosen(ways, arguments):
             row, done = streamed.pipelined_row(
-                items.doing(work(function)), [device], items.resident(device, count), shape, arguments, name=name,
+                items.doing(work(function)), [device], sources, shape, arguments, name=name,
                 rung=rung, idea=idea, streams=arguments.streams, chunk=chunk, console=progress,
                 timeline=bool(arguments.plot),
             )  # fmt: skip
@@ -75,7 +79,8 @@ def run(arguments):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
-        parser, count="default: 50,000; 20 on the simulated device", size="default: 256; 12",
+        parser, count="default: 100,000; 20 on the simulated device", size="default: 256; 12",
         chunk="default: 1,000; 6",
     )  # fmt: skip
+    streamed.add_budget_arguments(parser)
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

@@ -95,7 +95,8 @@ class Ring:
 
 class FromRing(pipeline.Source):
     """A stream of `count` items from a ring in memory, copied to the device directly from the ring if that is pinned.
-    array: the ring, followed by a copy of its beginning that is as long as the longest chunk."""
+    array: the ring, followed by a copy of its beginning that is at least one item long. Ranges of items that end within
+    it are contiguous."""
 
     def __init__(self, array: Host, ring: Ring, item: pipeline.Item, count: int) -> None:
         self.array, self.item, self.count = array, item, count
@@ -129,7 +130,7 @@ class FromRing(pipeline.Source):
 class Items:
     """The stream's items: windows of a ring of standard normal numbers, used in chunks of at most `longest` items.
 
-    inputs: one ring per input, followed by a copy of its beginning that is as long as the longest chunk.
+    inputs: one ring per input, followed by a copy of its first item.
     """
 
     work: Workload
@@ -162,7 +163,7 @@ class Items:
         inputs = []
         for _ in range(work.inputs):
             numbers = rng.standard_normal((*shape[:-1], pairs * shape[-1]), dtype=np.float32).view(work.dtype)
-            inputs.append(_repeated(numbers, ring.period + longest * ring.units))
+            inputs.append(_repeated(numbers, ring.period + ring.units))
         return cls(work, ring, longest, inputs)
 
     def doing(self, work: Workload) -> Items:
@@ -172,12 +173,11 @@ class Items:
         return other
 
     def blocks(self, start: int, stop: int) -> list[Host]:
-        """The inputs of items start..stop, at most `longest`, as views of the ring."""
-        place = self.ring.place(start)
-        return [
-            host[place : place + (stop - start) * self.ring.units].reshape(stop - start, *self.work.item)
-            for host in self.inputs
-        ]
+        """The inputs of items start..stop, as new arrays."""
+        blocks = [np.empty((stop - start, *self.work.item), self.work.dtype) for _ in self.inputs]
+        for host, block in zip(self.inputs, blocks, strict=True):
+            self._stream(host, 1, stop).read(start, stop, block)
+        return blocks
 
     def judge(self, start: int, results: Host) -> Comparison:
         """Compares all elements of the results from item `start` on."""
@@ -207,8 +207,7 @@ class Items:
             return compare(own, self.exact[place], self.plain[place], self.work.terms)
         return compare(own, _by_rows(self.exact)[place, row], _by_rows(self.plain)[place, row], self.work.terms)
 
-    def _stream(self, array: Host, count: int) -> FromRing:
-        turns = (len(array) - self.longest * self.ring.units) // self.ring.period
+    def _stream(self, array: Host, turns: int, count: int) -> FromRing:
         ring = Ring(self.ring.units, turns * self.ring.period)
         return FromRing(array, ring, pipeline.Item.of(self.work.item, self.work.dtype), count)
 
@@ -223,12 +222,12 @@ class Items:
             shape = (turns * period + self.longest * units, *host.shape[1:])
             array = device.pinned(shape, host.dtype) if pinned else np.empty(shape, host.dtype)
             _repeat(host[:period], array)
-            sources.append(self._stream(array, count))
+            sources.append(self._stream(array, turns, count))
         return sources
 
     def made(self, count: int) -> list[pipeline.Filled]:
         """Return one stream per input, whose items the reader threads generate."""
-        streams = [self._stream(host, count) for host in self.inputs]
+        streams = [self._stream(host, 1, count) for host in self.inputs]
         return [pipeline.Filled(stream.read, count, self.work.item, self.work.dtype) for stream in streams]
 
 

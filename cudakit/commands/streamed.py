@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from cudakit.device import Device
 
+PILOT_BYTES, PILOT_CHUNKS = 64 << 20, 24  # of the short run that measures the rate for --seconds: bytes per chunk
+FULL_BYTES = 1 << 30  # results that are compared in full before the timed run
 HOST_SLACK = 128 << 20  # memory used besides the pinned buffers, by compilation and copies for the comparison
 
 
@@ -50,6 +52,48 @@ def add_arguments(parser: argparse.ArgumentParser, *, count: str, size: str, chu
         action="append",
         help="draw the streams' timeline, for dark pages if FILE.dark.png; repeat it for both; needs the plot extra",
     )
+
+
+def add_budget_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that limit the time of an example."""
+    parser.add_argument(
+        "--seconds",
+        type=cli.positive,
+        metavar="N",
+        help="process as many items as take about N seconds, by the rate of a short run; instead of --count",
+    )
+    parser.add_argument("--rungs", type=_rungs, metavar="N,...", help="only the rows with these rungs (default: all)")
+
+
+def _rungs(text: str) -> set[int]:
+    return {cli.positive(part) for part in text.split(",")}
+
+
+def chosen(ways: Sequence[Any], arguments: argparse.Namespace) -> list[tuple[int, Any]]:
+    """Return the ways of --rungs, each with its rung. Raises Refused for a rung that does not exist."""
+    rungs = arguments.rungs or set(range(1, len(ways) + 1))
+    if max(rungs) > len(ways):
+        raise Refused(f"--rungs must be between 1 and {len(ways)}, got {max(rungs)}")
+    return [(rung, way) for rung, way in enumerate(ways, 1) if rung in rungs]
+
+
+def count_of(
+    work: Workload, device: Device, arguments: argparse.Namespace, *, usual: int, chunk: int, streams: int
+) -> int:
+    """Return the number of items: that of --count, or the whole chunks that take about --seconds, or `usual`."""
+    if arguments.seconds is None:
+        return int(arguments.count or usual)
+    if arguments.count is not None:
+        raise Refused("--count and --seconds both set the number of items: pass one of them")
+    few = max(1, min(chunk, PILOT_BYTES // work.nbytes))
+    sources = Items.make(work, few * PILOT_CHUNKS, few).resident(device, few * PILOT_CHUNKS)
+    for _ in range(2):  # the first run loads kernels and libraries
+        done = pipeline.run(
+            work.function, tuple(sources), lambda start, stop, results: None, outputs=work.result,
+            count=few * PILOT_CHUNKS, chunk=few, streams=streams, devices=[device], measure=False,
+            memory=arguments.memory, host_memory=arguments.host_memory,
+        )  # fmt: skip
+    return max(1, int(arguments.seconds * done.items / done.seconds) // chunk) * chunk
 
 
 def _bytes(text: str) -> int:
@@ -146,7 +190,7 @@ def pipelined_row(
         pipeline.run(items.work.function, tuple(sources), whole, count=first, chunk=chunk, measure=False, **options)
     except ValueError as error:  # budgets that are too small for a chunk
         raise Refused(str(error)) from error
-    row.judge(items.judge(0, whole))
+    row.judge(items.judge(0, whole[: max(1, FULL_BYTES // items.work.nbytes)]))
     judge = Judge(items, row)
     with progress(console, shape[0]) as tell:
         done = pipeline.run(

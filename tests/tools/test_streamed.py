@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
 from paths import ROOT
 
@@ -88,6 +89,34 @@ def test_a_chunk_that_passes_for_another_is_found(run_example, monkeypatch, name
     assert {row["ok"] for row in judged} == {fault == "none"}
     assert {row["ok"] for row in rows.values() if row not in judged} == {True}
     assert fault == "none" or all("items" in row["why"] for row in judged)
+
+
+@pytest.mark.parametrize("name", ["batched_gemm", "gemm_fft"])
+def test_a_time_limit_sets_the_number_of_items(run_example, monkeypatch, name) -> None:
+    monkeypatch.setattr(streamed, "PILOT_CHUNKS", 4)
+    given = streamed.pipeline.run
+
+    def at_a_rate(*arguments: Any, **options: Any) -> Any:
+        report = given(*arguments, **options)
+        report.seconds = report.items / 25  # 25 items per second
+        return report
+
+    monkeypatch.setattr(pipeline, "run", at_a_rate)
+    rows = run_example(name, "--seconds", "3", "--size", "4", "--chunk", "10", "--rungs", "2")
+    assert [row["rung"] for row in rows.values()] == [None, 2]
+    assert all(row["ok"] and row["shape"] == [70, 4, 4] for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--rungs", "4"], "--rungs must be between 1 and 3, got 4"), (["--rungs", "0"], "'0' is not a count"),
+     (["--seconds", "1", "--count", "9"], "pass one of them")],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["batched_gemm", "gemm_fft"])
+def test_a_budget_that_cannot_be_met_is_rejected(name, arguments, words) -> None:
+    done = programs.run(ROOT / "examples" / f"{name}.py", "--device", "sim", "--quiet", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
 
 
 class Asked(Exception):
