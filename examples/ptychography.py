@@ -6,17 +6,24 @@ fused into three kernels the steps move 60 bytes (and 16 of the probe, which sta
 them too). The transforms move the rest. Each stream has its own plan: two simultaneous transforms must not share a
 plan's work area.
 
+With --sweep it compares both at each size from 64 to 2048, in batches with the same number of elements, and for one
+patch. The GPU's time does not include the launches; `loop_ms` does: the time per step in a loop of the host.
+
     python examples/ptychography.py
     python examples/ptychography.py --positions 2048 --size 256 --json -
+    python examples/ptychography.py --sweep
 """
 
 import argparse
+import math
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 
 from cudakit.commands import cli, ladder
 from cudakit.compare import compare
+from cudakit.errors import Refused
 from cudakit.libs import fft, library
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
@@ -24,6 +31,7 @@ from cudakit.show import outputs
 
 BLOCK = 256
 BYTES = {"separate": 148, "fused": 60}  # per element, of the element-wise steps
+DISTINCT = 1 << 21  # elements of the patches that differ, in each case of --sweep
 
 
 def update(patches, probe, measured):
@@ -91,25 +99,71 @@ def make(positions, size):
     return patches.astype(np.complex64), probe, measured
 
 
-def measure(device, stream, arguments):
-    """The report of separate and fused kernels, and of the transforms alone."""
-    gpu = device.kind == "gpu"
-    positions, size = arguments.positions or (512 if gpu else 3), arguments.size or (256 if gpu else 16)
-    hosts = make(positions, size)
-    shape = hosts[0].shape
-    exact = update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in hosts))
-    plain = update(*hosts).astype(np.complex64)
-    report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
-    cpu = Row(Subject("ptychography", "cpu", None, shape, "complex64", idea="numpy"))
-    cpu.judge(compare(plain, exact, plain, size))
-    cpu.timed(wall_clock(lambda: update(*hosts), most=3))
-    report.rows.append(cpu)
+class Case:
+    """The update of a batch of patches, and its references. At most `distinct` patches differ; the batch repeats
+    them."""
+
+    def __init__(self, positions, size, distinct=None):
+        self.size, self.hosts = size, make(min(positions, distinct or positions), size)
+        self.shape = (positions, size, size)
+        self.exact = update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in self.hosts))
+        self.plain = update(*self.hosts).astype(np.complex64)
+        self.rows = []
+
+    def row(self, variant, rung, idea):
+        self.rows.append(StepRow(Subject("ptychography", variant, rung, self.shape, "complex64", idea=idea)))
+        return self.rows[-1]
+
+    def repeated(self):
+        """The patches, the probe and the amplitudes of the whole batch."""
+        patches, probe, measured = self.hosts
+        return np.resize(patches, self.shape), probe, np.resize(measured, self.shape)
+
+    def judge(self, row, results, exact, plain):
+        """Compare all results: the first repetition with the reference, the others with it if they differ from the
+        first."""
+        groups = [results[at : at + len(exact)] for at in range(0, len(results), len(exact))]
+        row.judge(compare(groups[0], exact, plain, self.size))
+        for number, group in enumerate(groups[1:], 1):
+            few = len(group)
+            if not np.array_equal(group, groups[0][:few]):
+                verdict = compare(group, exact[:few], plain[:few], self.size)
+                if not verdict.ok:
+                    row.fail(f"repetition {number} of the patches: {verdict.why}")
+
+
+@dataclass
+class StepRow(Row):
+    """A row with the milliseconds per step in a loop of the host."""
+
+    loop_ms: float | None = None
+
+
+def looped(work, stream, step_ms):
+    """Milliseconds per call of `work` in a loop of about 20 ms that ends with a synchronisation."""
+    calls = max(3, min(200, math.ceil(20 / step_ms)))
+
+    def loop():
+        for _ in range(calls):
+            work()
+        stream.synchronize()
+
+    return wall_clock(loop, most=5).median / calls
+
+
+def measured_rows(device, stream, case):
+    """The rows of separate and fused kernels, and of the transforms alone."""
+    gpu, count = device.kind == "gpu", math.prod(case.shape)
+    hosts = case.repeated()
     step = Step(device, stream, *hosts)
+
+    def timed(row, work, **rates):
+        if gpu:
+            row.timed(GpuTimer(device, stream).time([work]), **rates)
+            row.loop_ms = looped(work, stream, row.times.device.median)
+
     for rung, (name, idea) in enumerate((("separate", "eight element-wise kernels"), ("fused", "three")), 1):
-        subject = Subject(
-            "ptychography", name, rung, shape, "complex64", idea=f"{idea}, {BYTES[name]} bytes per element"
-        )
-        row = Row(subject)
+        row = case.row(name, rung, f"{idea}, {BYTES[name]} bytes per element")
         step.updated.fill(complex(np.nan, np.nan), stream)
         work = getattr(step, name)
         if gpu:
@@ -118,25 +172,52 @@ def measure(device, stream, arguments):
             with device.counters() as counters:
                 work()
             total = sum(counted.global_bytes for counted in counters.values())
-            row.counters = {"bytes_per_element": total / hosts[0].size}
-        row.judge(compare(step.updated.numpy(stream), exact, plain, size))
-        if gpu:
-            row.timed(GpuTimer(device, stream).time([work]), traffic=BYTES[name] * hosts[0].size)
-        report.rows.append(row)
-    transforms = Row(Subject("ptychography", "transforms", None, shape, "complex64", idea="the two FFTs alone"))
-    z = step.spectra
+            row.counters = {"bytes_per_element": total / count}
+        case.judge(row, step.updated.numpy(stream), case.exact, case.plain)
+        timed(row, work, traffic=BYTES[name] * count)
+    transforms = case.row("transforms", None, "the two FFTs alone")
+    z, patches = step.spectra, case.hosts[0]
 
     def both():
-        fft.fft(z, axes=2, out=z, norm=None, stream=stream)
+        fft.fft(step.patches, axes=2, out=z, norm=None, stream=stream)
         fft.ifft(z, axes=2, out=z, norm=None, stream=stream)
 
-    z.copy_from(step.patches, stream)
     both()
-    there_and_back = np.fft.ifft2(np.fft.fft2(hosts[0]).astype(np.complex64)).astype(np.complex64)
-    transforms.judge(compare(z.numpy(stream) / step.size, hosts[0].astype(np.complex128), there_and_back, size))
-    if gpu:
-        transforms.timed(GpuTimer(device, stream).time([both]))
-    report.rows.append(transforms)
+    there_and_back = np.fft.ifft2(np.fft.fft2(patches).astype(np.complex64)).astype(np.complex64)
+    results = z.numpy(stream) / np.float32(step.size)
+    case.judge(transforms, results, patches.astype(np.complex128), there_and_back)
+    timed(transforms, both)
+    return case.rows
+
+
+def cpu_row(case):
+    row = case.row("cpu", None, "numpy")
+    row.judge(compare(case.plain, case.exact, case.plain, case.size))
+    row.timed(wall_clock(lambda: update(*case.hosts), most=3))
+    return row
+
+
+def sweep(arguments, gpu):
+    """The cases of --sweep: each size in a batch of --elements, and as one patch."""
+    for size in arguments.sizes or ([64, 128, 256, 512, 1024, 2048] if gpu else [4, 8, 16]):
+        positions = (arguments.elements or (1 << 25 if gpu else 512)) // size**2
+        if positions < 1:
+            raise Refused(f"a patch of {size}x{size} has more elements than --elements allows: pass at least {size**2}")
+        for number in dict.fromkeys((positions, 1)):
+            yield Case(number, size, max(1, DISTINCT // size**2))
+
+
+def measure(device, stream, arguments):
+    """The report of one case, or of all cases of --sweep."""
+    gpu = device.kind == "gpu"
+    report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    if arguments.sweep:
+        for case in sweep(arguments, gpu):
+            report.rows += measured_rows(device, stream, case)
+    else:
+        case = Case(arguments.positions or (512 if gpu else 3), arguments.size or (256 if gpu else 16))
+        cpu_row(case)
+        report.rows = measured_rows(device, stream, case)
     return report
 
 
@@ -148,9 +229,16 @@ def run(arguments):
     return ladder.finish(report, arguments, table)
 
 
+def sizes(text):
+    return [cli.positive(part) for part in text.split(",")]
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     cli.add_common_arguments(parser)
     parser.add_argument("--positions", type=cli.positive, metavar="N", help="default: 512; 3 on the simulated device")
     parser.add_argument("--size", type=cli.positive, metavar="N", help="rows and columns of a patch (default: 256; 16)")
+    parser.add_argument("--sweep", action="store_true", help="compare sizes, in equal batches and for one patch")
+    parser.add_argument("--sizes", type=sizes, metavar="N,...", help="sizes of --sweep (default: 64 to 2048; 4,8,16)")
+    parser.add_argument("--elements", type=cli.positive, metavar="N", help="elements per batch (default: 2^25; 512)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))
