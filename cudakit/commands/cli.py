@@ -121,6 +121,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
         action="store_true",
         help="launch each variant once per shape: checked, not timed, without peers (implied under ncu)",
     )
+    parser.add_argument(
+        "--back-to-back",
+        action="store_true",
+        help="also time 50 launches in a row on the same arrays, after 10 warm-ups, as most tutorials do (GPUs only)",
+    )
 
 
 def family(name: str) -> Ladder[Any]:

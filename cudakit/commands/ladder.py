@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
                 why = "" if work else against.no_rows(earlier, families)
             if why:
                 return against.nothing_compared(old, why)
-        report = _measure(device, work, once, progress)
+        if arguments.back_to_back and (once or device.kind != "gpu"):
+            raise Refused("--back-to-back times launches: it needs a GPU, and cannot be combined with --once or ncu")
+        report = _measure(device, work, Bench(device, once=once, back_to_back=arguments.back_to_back), progress)
     status = finish(report, arguments, table)
     if arguments.plot is not None:  # plots come last: an error while plotting must not lose the measurements
         plots.plot(report.as_dict(), arguments.plot)
@@ -110,9 +112,8 @@ def finish(report: BenchReport, arguments: argparse.Namespace, table: Console) -
 
 
 def _measure(
-    device: Device, work: Sequence[tuple[Ladder[Any], Sequence[Shape], Selection]], once: bool, console: Console
+    device: Device, work: Sequence[tuple[Ladder[Any], Sequence[Shape], Selection]], bench: Bench, console: Console
 ) -> BenchReport:
-    bench = Bench(device, once=once)
     report = BenchReport(device.info())
     total = sum(bench.steps(family, shapes, selection) for family, shapes, selection in work)
     with cli.progress(console, total) as bench.step:

@@ -13,14 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cudakit import names, nvtx
 from cudakit.device import Device
 from cudakit.errors import CompileError, ContextLost, CudakitError, OutOfMemory, Refused, UnsupportedVariant
-from cudakit.family import Ladder, Variant, wrong_results
+from cudakit.family import Ladder, Variant, one_or_all, several, wrong_results
 from cudakit.measure.calls import take_calls
 from cudakit.measure.case import BenchCase, Transfers, case_text, empty_row
 from cudakit.measure.ceilings import copy_ceiling, fp32_peak, large_copy_ceiling
-from cudakit.measure.peers.installed import peers_of
+from cudakit.measure.peers.installed import host_peer_of, peers_of
 from cudakit.measure.peers.peer import Cost, Peer
 from cudakit.measure.rows import BenchReport, Row
 from cudakit.measure.timing import GpuTimer, Launch, wall_clock
@@ -28,6 +30,10 @@ from cudakit.shapes import Shape
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
+
+
+# Runs on the host whose median is a row's time; fewer if they take longer than ten seconds.
+CPU_RUNS = 5
 
 
 def _silent(text: str) -> None:
@@ -72,6 +78,7 @@ class Bench:
         once: Launch and check each variant once, without timing and without peers.
         seed: The seed of random inputs.
         step: Called with a text before each step, for progress.
+        back_to_back: Also time launches in a row on the same arrays, by `GpuTimer.back_to_back`.
         timer: Makes the timer of a stream; GpuTimer works on GPUs only.
     """
 
@@ -79,6 +86,7 @@ class Bench:
     once: bool = False
     seed: int = 0
     step: Callable[[str], None] = _silent
+    back_to_back: bool = False
     timer: Callable[[Device, Stream], GpuTimer] = GpuTimer
 
     def __post_init__(self) -> None:
@@ -163,7 +171,7 @@ class Bench:
                 with self.device.stream() as stream:
                     case = BenchCase(self.device, family, shape, dtype, mode, stream, self.seed)
                     if cpu:
-                        report.rows.insert(first, self._cpu(case))
+                        report.rows[first:first] = self._cpu(case)
                         cpu = False
                     left = self._case(report, case, every, left)
             except ContextLost as error:
@@ -227,14 +235,16 @@ class Bench:
                     row.not_run(f"{case.said} lost the device before this row was timed: {str(error).splitlines()[0]}")
         return []
 
-    def _cpu(self, case: BenchCase) -> Row:
+    def _cpu(self, case: BenchCase) -> list[Row]:
+        """Return the rows of the host: numpy and, on a GPU, a library that uses all cores."""
         row = case.row("cpu", None, "numpy on the host")
         self.step(f"{case.said} cpu")
         row.judge(case.verdict(case.family.baseline_of(case.host, **case.options)))
-        spread = wall_clock(lambda: case.family.baseline_of(case.host, **case.options))
+        spread = wall_clock(lambda: case.family.baseline_of(case.host, **case.options), least=CPU_RUNS)
         if not case.empty:
             case.timed(row, spread)
-        return row
+        library = time_host_peer(case) if self.times_calls else None
+        return [row] if library is None else [row, library]
 
     def _check(self, case: BenchCase, variant: Variant[Any], row: Row) -> None:
         if self.once and variant.run is not None:
@@ -271,7 +281,10 @@ class Bench:
             self.step(f"{case.said} {peer.name}, timed")
             if row.ok:
                 with peer.on(case.stream):
-                    case.timed(row, timer.time(peer.bind(case.sets, case.stream, _cost(timer))))
+                    launches = peer.bind(case.sets, case.stream, _cost(timer))
+                    case.timed(row, timer.time(launches))
+                    if self.back_to_back:
+                        row.times.back_to_back = timer.back_to_back(launches[0])
                 if peer.name == family.ceiling and row.times.device is not None:
                     ceiling = row.times.device.median
         transfers = Transfers(case)
@@ -283,6 +296,8 @@ class Bench:
                     # Variants that synchronise midway can only be timed on the host.
                     waiting = functools.partial(_in_turn, itertools.cycle(launches), case.stream)
                     case.timed(row, wall_clock(waiting) if variant.waits else timer.time(launches))
+                    if self.back_to_back and not variant.waits:
+                        row.times.back_to_back = timer.back_to_back(launches[0])
                 row.times.end_to_end = transfers.time(launches[0])
         if ceiling is not None:
             for _, row in (*ours, *theirs):
@@ -290,6 +305,26 @@ class Bench:
         if self.times_calls:
             self.step(f"{case.said} calls")
             take_calls(case, ours, theirs)
+
+
+def time_host_peer(case: BenchCase) -> Row | None:
+    """Check and time torch on all cores of the host, and return its row; None without torch, or if the case is not
+    float32 throughout."""
+    library = host_peer_of(case.family)
+    if library is None or any(array.dtype != np.float32 for array in (*case.host, *several(case.output))):
+        return None
+    row = case.row(library.name, None, library.idea)
+    results = tuple(np.zeros(array.shape, np.float32) for array in several(case.output))
+    try:
+        call = library.call(case.host, results, case.options)
+        call()
+    except Exception as error:  # an error in a peer's code must not end our run
+        row.skip(f"{type(error).__name__}: {error}".splitlines()[0])
+        return row
+    row.judge(case.verdict(one_or_all(results)))
+    if row.ok and not case.empty:
+        case.timed(row, wall_clock(call, least=CPU_RUNS))
+    return row
 
 
 def _check_peer(case: BenchCase, peer: Peer, row: Row, timer: GpuTimer) -> None:

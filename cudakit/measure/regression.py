@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cudakit.measure.rows import on_host
 from cudakit.measure.timing import Spread
 from cudakit.shapes import shape_text
 
@@ -93,7 +94,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> ReportComparison:
     simulated = new["device"]["kind"] == "sim"
     drift = _drift(before, after)
     for key in before.keys() & after.keys():
-        judged = key[1] != "cpu" and not key[1].startswith("peer:")
+        judged = not on_host(key[1]) and not key[1].startswith("peer:")
         figures = list(_counters(before[key], after[key]) if simulated else _times(before[key], after[key]))
         found.rows += bool(figures) and judged
         missing = simulated and len(figures) < max(map(_counted, (before[key], after[key])))

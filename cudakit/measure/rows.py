@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from cudakit.pipeline import PipelineReport
 
 
+def on_host(variant: str) -> bool:
+    """Whether a row's variant is `cpu`, numpy on the host, or another library there, such as `cpu:torch`."""
+    return variant.partition(":")[0] == "cpu"
+
+
 @dataclass(slots=True)
 class Subject:
     """The subject of a row: one variant of a family on one shape. rung: the variant's position in the ladder; None if
@@ -49,10 +54,12 @@ class Verdict:
 @dataclass(slots=True)
 class Times:
     """The times of a row. device: milliseconds of the work alone. end_to_end: milliseconds including the transfers from
-    and to the host. call: microseconds of the host per user's call. call_arrays: the library of that call's arrays."""
+    and to the host. back_to_back: milliseconds per launch of `GpuTimer.back_to_back`. call: microseconds of the host
+    per user's call. call_arrays: the library of that call's arrays."""
 
     device: Spread | None = None
     end_to_end: float | None = None
+    back_to_back: float | None = None
     call: Spread | None = None
     call_arrays: str = ""
 
@@ -60,6 +67,7 @@ class Times:
         return {
             "time_ms": None if self.device is None else self.device.as_dict(),
             "end_to_end_ms": self.end_to_end,
+            "back_to_back_ms": self.back_to_back,
             "call_us": None if self.call is None else {**self.call.as_dict(), "arrays": self.call_arrays},
         }
 
@@ -203,8 +211,8 @@ class BenchReport:
     @property
     def checked(self) -> bool:
         """True if any row except the CPU's and the peers' was checked."""
-        ours = (row for row in self.rows if not row.subject.variant.startswith(("cpu", "peer:")))
-        return any(row.ok is not None for row in ours)
+        variants = ((row.ok, row.subject.variant) for row in self.rows)
+        return any(ok is not None and not on_host(name) and not name.startswith("peer:") for ok, name in variants)
 
     def merge(self, other: BenchReport) -> None:
         """Add the rows and ceilings of another run on the same device."""

@@ -25,6 +25,8 @@ Launch = Callable[[], object]
 # Launches per batch. The launch queue has about a thousand entries and blocks the host when it is full.
 BURST = 200
 BATCH_MS = 1.0
+# The launches of `GpuTimer.back_to_back`: untimed, then timed.
+WARM_UPS, RUNS = 10, 50
 # The longest time that a stream is held, in nanoseconds; it limits the delay that a slow host can cause.
 LONGEST_HOLD_NS = 50_000_000
 
@@ -105,6 +107,21 @@ class GpuTimer:
         samples = max(3, min(100, math.ceil(self.budget_ms / (estimate * batch))))
         return Spread.of([self._batch(run, batch, hold) for _ in range(samples)])
 
+    def back_to_back(self, launch: Launch) -> float:
+        """Return milliseconds per launch of RUNS launches in a row on the same memory, after WARM_UPS launches.
+
+        Most tutorials time kernels like this. Unlike `time`, the result includes the gaps between launches if the host
+        queues them more slowly than the GPU runs them, and small inputs are read from the L2.
+        """
+        for _ in range(WARM_UPS):
+            launch()
+        start = self.stream.record(timing=True)
+        for _ in range(RUNS):
+            launch()
+        stop = self.stream.record(timing=True)
+        stop.synchronize()
+        return float(stop.elapsed_since(start)) / RUNS
+
     def _batch(self, run: Callable[[int], None], count: int, hold: int) -> float:
         """Return milliseconds per launch of `count` launches, queued while the stream is held for `hold`
         nanoseconds."""
@@ -171,11 +188,24 @@ def host_costs(
     return {name: Spread.of(taken) for name, taken in samples.items()}
 
 
-def wall_clock(work: Launch, *, budget_s: float = 0.3, most: int = 20) -> Spread:
-    """Return milliseconds of `work` by the host's clock, for CPU work or work that ends with a synchronisation."""
+def wall_clock(
+    work: Launch, *, budget_s: float = 0.3, most: int = 20, least: int = 1, longest_s: float = 10.0
+) -> Spread:
+    """Return milliseconds of `work` by the host's clock, for CPU work or work that ends with a synchronisation.
+
+    Args:
+        work: The call to time.
+        budget_s: No further call is made after this many seconds, except to reach `least`.
+        most: The largest number of calls.
+        least: The smallest number of calls; fewer are made only if they take more than `longest_s`.
+        longest_s: No further call is made after this many seconds, except the first one.
+
+    Returns:
+        The spread of the calls' times.
+    """
     samples: list[float] = []
     spent = 0.0
-    while len(samples) < most and (spent < budget_s or not samples):
+    while not samples or (len(samples) < most and spent < (longest_s if len(samples) < least else budget_s)):
         begin = time.perf_counter()
         work()
         took = time.perf_counter() - begin

@@ -68,7 +68,7 @@ def _rule(simulated: bool) -> str:
         )
     return (
         f"noise: the ranges from p10 to p90 overlap, or the medians differ by less than {100 * FLOOR:.0f} %; rows of "
-        "cpu and of peers (*) are not judged"
+        "the host and of peers (*) are not judged"
     )
 
 

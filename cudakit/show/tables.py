@@ -113,6 +113,8 @@ _OTHER_TIMES = [
     ReportColumn("p10 to p90", _percentiles, leave=6),
     ReportColumn("with transfers, ms", lambda row, _: number(row["end_to_end_ms"]), leave=7),
 ]
+# Only in reports of `--back-to-back`.
+_BACK_TO_BACK = ReportColumn("back to back, ms", lambda row, _: number(row.get("back_to_back_ms")))
 
 TIMED: list[ReportColumn] = [
     *_NAME,
@@ -192,15 +194,19 @@ def columns_of(report: Mapping[str, Any], rows: Sequence[Row]) -> list[ReportCol
         return STREAMED
     if report["device"]["kind"] != "gpu":
         return COUNTED
+    timed = TIMED_FLOPS if counts_flops(rows) else TIMED
+    if any(row.get("back_to_back_ms") is not None for row in rows):
+        after = timed.index(_MS) + 1
+        timed = [*timed[:after], _BACK_TO_BACK, *timed[after:]]
     if not counts_flops(rows):
-        return TIMED
+        return timed
     peak = report["ceilings"].get("fp32_tflops")
 
     def of_peak(row: Row, _: Mapping[str, Any]) -> str:
         return f"{100 * row['tflops'] / peak:.1f} %" if peak and row["tflops"] is not None else NOTHING
 
     ffma = all(row["dtype"] == "float32" for row in rows)  # tensor cores have another peak
-    columns = [column for column in TIMED_FLOPS if ffma or column.heading != "of fp32 peak"]
+    columns = [column for column in timed if ffma or column.heading != "of fp32 peak"]
     return [replace(column, text=of_peak) if column.heading == "of fp32 peak" else column for column in columns]
 
 

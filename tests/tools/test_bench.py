@@ -17,10 +17,10 @@ from cudakit.compare import Comparison, compare
 from cudakit.family import Family, Launch, Variant, ceil_div
 from cudakit.measure import case as bench_case
 from cudakit.measure import ceilings
-from cudakit.measure.bench import Bench, Selection
+from cudakit.measure.bench import Bench, Selection, time_host_peer
 from cudakit.measure.peers.installed import peers_of
 from cudakit.measure.rows import BenchReport, Rates, Row, Subject, Verdict
-from cudakit.measure.timing import BURST, GpuTimer, Spread, host_costs, rotations, wall_clock
+from cudakit.measure.timing import BURST, RUNS, WARM_UPS, GpuTimer, Spread, host_costs, rotations, wall_clock
 from cudakit.memory import array as memory
 from cudakit.show import outputs
 
@@ -106,6 +106,17 @@ def test_a_batch_stays_under_the_queue():
     assert len(ran) <= BURST * 103
 
 
+def test_launches_back_to_back_are_timed_together_after_the_warm_ups():
+    stream, gpu, ran = FakeStream(), FakeGpu(), []
+
+    def run():
+        stream.now += 100.0 if len(ran) < WARM_UPS else 2.0
+        ran.append(run)
+
+    assert GpuTimer(gpu, stream).back_to_back(run) == pytest.approx(2.0)
+    assert (len(ran), gpu.held) == (WARM_UPS + RUNS, []), "the stream is not held: gaps between launches count"
+
+
 def test_the_simulated_device_is_not_timed(sim):
     with sim.stream() as stream, pytest.raises(ValueError, match="does not model time"):
         GpuTimer(sim, stream)
@@ -152,6 +163,8 @@ def test_host_costs_settle_after_each_burst_and_take_turns():
 def test_wall_clock_stops_at_its_budget():
     assert wall_clock(lambda: None, budget_s=60, most=5).n == 5
     assert wall_clock(lambda: None, budget_s=0).n == 1
+    assert wall_clock(lambda: None, budget_s=0, least=5).n == 5
+    assert wall_clock(lambda: None, budget_s=0, least=5, longest_s=0).n == 1, "a call that takes long is not repeated"
 
 
 # ---- comparing ----
@@ -433,7 +446,7 @@ def test_times_become_bandwidth_and_shares_of_the_copy(device, family, monkeypat
     monkeypatch.setattr(ceilings, "rotations", lambda *_, **__: 3)
     monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 3)
     report = Bench(device, timer=CannedTimer).run(family("writes_nothing"), [(1000,)])
-    cpu, right, wrong = (row for row in report.rows if not row.subject.variant.startswith("peer:"))
+    cpu, right, wrong = (row for row in report.rows if not row.subject.variant.startswith(("peer:", "cpu:")))
     assert right.times.device == Spread(1.0, 0.9, 1.1, 5)
     assert right.rates.gbps == pytest.approx(12 * 1000 / 1e-3 / 1e9)
     assert right.rates.tflops == pytest.approx(1000 / 1e-3 / 1e12)
@@ -644,12 +657,40 @@ def test_the_cpu_row_is_what_numpy_users_write_not_the_yardstick(sim):
     assert report.rows[0].ok
 
 
+def host_row(sim, family, shape):
+    with sim.stream() as stream:
+        return time_host_peer(bench_case.BenchCase(sim, family, shape, "float32", "", stream, seed=0))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("vector_add", (10_000,)), ("softmax", (33, 129))])
+def test_a_library_on_all_cores_has_a_checked_row_with_its_threads(sim, name, shape):
+    torch = pytest.importorskip("torch")
+    row = host_row(sim, ops.families()[name], shape)
+    assert (row.subject.variant, row.ok) == ("cpu:torch", True)
+    assert row.times.device.n >= 5
+    assert f"on the host, {torch.get_num_threads()} thread" in row.subject.idea
+
+
+def test_a_library_on_all_cores_that_is_wrong_or_fails_is_not_timed(sim):
+    pytest.importorskip("torch")
+    family = dataclasses.replace(ops.families()["vector_add"], peers=[])
+    assert host_row(sim, family, (100,)) is None
+    family.peer("torch")(lambda a, b, output: output.copy_(a))
+    wrong = host_row(sim, family, (100,))
+    assert (wrong.ok, wrong.times.device) == (False, None)
+    family.peers[:] = []
+    family.peer("torch")(lambda a, b, output: (_ for _ in ()).throw(RuntimeError("needs a GPU")))
+    fails = host_row(sim, family, (100,))
+    assert (fails.ok, fails.verdict.skipped) == (None, "RuntimeError: needs a GPU")
+
+
 def rows_of_each_kind():
     """Return rows of each kind: timed, counted, skipped, wrong, a pipeline on a GPU, and one without times."""
     timed = Row(Subject("softmax", "vec4", 7, (64, 128), "float32", "log", "reads 16 bytes"))
     timed.judge(Comparison(ok=True, max_abs_error=1e-7, max_rel_error=2e-6, worst_at=(3, 5)))
     timed.timed(Spread(0.5, 0.25, 0.75, 9), traffic=65536)
     timed.times.end_to_end = 1.5
+    timed.times.back_to_back = 0.25
     timed.hold_against(0.4)
     timed.launch = {"grid": (64,), "block": (128,), "shared": 512, "registers": 32, "occupancy": 0.75}
     counted = Row(Subject("softmax", "naive", 1, (2, 3), "float16"), verdict=Verdict(ok=True))

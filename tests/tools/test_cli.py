@@ -786,3 +786,9 @@ def test_dtypes_and_modes_that_two_families_share_are_run_once_each() -> None:
         ("softmax_modes", "float16", "log"),
         ("softmax_modes", "float32", "log"),
     ]
+
+
+def test_launches_back_to_back_are_timed_only_on_a_gpu(capsys):
+    status, _, err = run(capsys, "bench", "vector_add", "--device", "sim", "--shapes", "8", "--back-to-back")
+    assert status == cli.EXIT_REFUSED
+    assert "--back-to-back times launches: it needs a GPU" in err

@@ -40,3 +40,13 @@ def torch_on(ordinal: int) -> ModuleType | None:
     from cudakit.measure.peers import with_torch
 
     return with_torch if with_torch.sees(ordinal) else None
+
+
+def host_peer_of(family: Ladder[Any]) -> Any:
+    """Return the implementation of `family` by a library that uses all CPU cores, with_torch.HostPeer; None if torch is
+    not installed or has no implementation of it."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    from cudakit.measure.peers import with_torch
+
+    return with_torch.on_host(family)

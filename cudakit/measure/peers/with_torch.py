@@ -246,3 +246,30 @@ def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list
         for each in family.peers
         if each.package == "torch"
     ]
+
+
+def on_host(family: Ladder[Any]) -> HostPeer | None:
+    """Return torch's implementation of the family (its row `peer:torch`) for tensors in host memory; None if there is
+    none."""
+    for each in family.peers:
+        if (each.package, each.name) == ("torch", "peer:torch") and not family.in_place:
+            return HostPeer(each.idea, each.work)
+    return None
+
+
+@dataclass(frozen=True)
+class HostPeer:
+    """A torch implementation on tensors in host memory. It uses all of torch's CPU threads."""
+
+    work_idea: str
+    work: Work
+    name: str = "cpu:torch"
+
+    @property
+    def idea(self) -> str:
+        threads = torch.get_num_threads()
+        return f"{self.work_idea} on the host, {threads} {'thread' if threads == 1 else 'threads'}"
+
+    def call(self, inputs: Sequence[Any], outputs: Sequence[Any], options: Mapping[str, Any]) -> Call:
+        """Return a call that computes numpy arrays `outputs` from numpy arrays `inputs`, in place of their contents."""
+        return call_of_work(self.work, [torch.from_numpy(array) for array in (*inputs, *outputs)], options)

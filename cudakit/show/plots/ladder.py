@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudakit.errors import Refused
+from cudakit.measure.rows import on_host
 from cudakit.show.digits import number
 from cudakit.show.plots import style
 from cudakit.show.plots.measure import Measure
@@ -33,13 +34,13 @@ def ladder(report: Mapping[str, Any], path: str, shape: Sequence[int] | None = N
     measure = Measure.of(report)
     groups = {group: rows for group, rows in by_shape(report["rows"]).items() if shape in (None, group[1])}
     drawn = {group: [row for row in rows if measure.value(row) is not None] for group, rows in groups.items()}
-    if not any(measure.value(row) for row in itertools.chain(*drawn.values()) if row["variant"] != "cpu"):
+    if not any(measure.value(row) for row in itertools.chain(*drawn.values()) if not on_host(row["variant"])):
         of_shape = " of that shape" if shape else ""
         raise Refused(f"there is nothing to draw: no row{of_shape} of the report is correct and has {measure.unit}")
     group = max(drawn, key=lambda group: (sum(row["rung"] is not None for row in drawn[group]), math.prod(group[1])))
     everything = sorted((row for row in drawn[group] if row["rung"]), key=lambda row: row["rung"])
     ours = [row for row in everything if row["variant"] in only] if only else chosen(everything, measure)
-    others = [row for row in drawn[group] if not row["rung"] and row["variant"] != "cpu"]
+    others = [row for row in drawn[group] if not row["rung"] and not on_host(row["variant"])]
     bars = [*ours, *sorted(others, key=lambda row: measure.value(row) or 0, reverse=not measure.more_is_better)]
     theme = style.theme_of(path)
     figure = style.figure(1.55 + _INCHES * len(bars), theme)

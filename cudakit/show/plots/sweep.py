@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudakit.errors import Refused
+from cudakit.measure.rows import on_host
 from cudakit.shapes import shape_text
 from cudakit.show.plots import style
 from cudakit.show.plots.measure import Measure
@@ -54,7 +55,7 @@ def sweep(report: Mapping[str, Any], path: str, variants: Sequence[str] = ()) ->
     peers = [name for name in lines if name.startswith("peer:") or name == "cublas"]
     markers = iter("sD^vPX*" * len(lines))
     for name, line in lines.items():
-        if name == "cpu" and not measure.counted:
+        if on_host(name) and not measure.counted:
             continue
         color, width, marker = theme.faint, 1.0, ""
         if name in chosen:
