@@ -6,6 +6,9 @@
 queries, so that the last query sees every key. FlashAttention-2 does the same; torch's is_causal aligns to the first
 query and key. The output of a query that sees no key is 0.
 
+With `lengths`, each batch entry has its own number of queries and keys, at the beginning of its rows (a padded batch).
+The rows after them are not read, and the outputs of queries after them are 0.
+
 Scores and sums are float32 in every variant. The output of a query is NaN if one of its scores is NaN or +inf, or if
 all are -inf. v must be finite even if the causal mask hides it, because 0 * NaN is NaN.
 """
@@ -49,6 +52,7 @@ MOST_SCORES = 8 << 30
 
 _ALIGNED = "copies 16 bytes at a time: every row of q, k, v and out must start on a 16-byte boundary"
 _HALVES = "tensor cores support float16 and bfloat16, not float32"
+_LENGTHS = "lengths per batch entry are supported by online and flash only"
 
 
 def _sizes(problem: AttentionProblem) -> tuple[int, ...]:
@@ -67,9 +71,16 @@ def _powers_of_two(problem: AttentionProblem) -> tuple[Any, ...]:
     return _arguments(problem, problem.scale * LOG2_E)
 
 
+def _with_lengths(kernel: str, problem: AttentionProblem) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of the kernel for the problem, and its last arguments, for the lengths of batch entries."""
+    return (kernel, ()) if problem.lengths is None else (f"{kernel}_lengths", (IN[3], *problem.lengths))
+
+
 @variant("attention/01_three_passes.cu")
 def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
     """scores, their softmax, the weighted sum: three kernels"""
+    if problem.lengths is not None:
+        return _LENGTHS
     p, rows = problem, problem.all_heads * problem.sq
     scratch = max(rows * p.skv, 1) * 4
     if scratch > MOST_SCORES:
@@ -91,6 +102,8 @@ def three_passes(problem: AttentionProblem) -> tuple[Launch, ...] | str:
 @variant("attention/02_fused_rows.cu")
 def fused_rows(problem: AttentionProblem) -> Launch | str:
     """the scores of eight queries stay in shared memory"""
+    if problem.lengths is not None:
+        return _LENGTHS
     p = problem
     shared = (FUSED_ROWS * p.d + 32 * (p.d + 1) + FUSED_ROWS * p.skv) * 4
     if shared > p.shared:
@@ -102,7 +115,7 @@ def fused_rows(problem: AttentionProblem) -> Launch | str:
     return Launch(blocks, FUSED_ROWS * 32, _arguments(p, p.scale), shared, entry)
 
 
-@variant("attention/03_online.cu", since="sm_80")
+@variant("attention/03_online.cu", since="sm_80", problems="lengths")
 def online(problem: AttentionProblem) -> Launch:
     """scores never stored: a running maximum and sum, output in registers"""
     d = problem.padded
@@ -111,8 +124,10 @@ def online(problem: AttentionProblem) -> Launch:
         if shared <= problem.shared:
             break
     vector = 16 // problem.itemsize if problem.alignment == 16 else 1
-    entry = f"online<{CPP[problem.dtype]}, {d}, {rows}, {keys}, {vector}>"
-    return Launch(problem.all_heads * ceil_div(problem.sq, rows), 256, _powers_of_two(problem), shared, entry)
+    name, own = _with_lengths("online", problem)
+    entry = f"{name}<{CPP[problem.dtype]}, {d}, {rows}, {keys}, {vector}>"
+    blocks = problem.all_heads * ceil_div(problem.sq, rows)
+    return Launch(blocks, 256, (*_powers_of_two(problem), *own), shared, entry)
 
 
 @variant("attention/04_tensor_cores.cu", since="sm_80", problems="16 bits")
@@ -120,6 +135,8 @@ def tensor_cores(problem: AttentionProblem) -> Launch | str:
     """both products on tensor cores, scores and output of 16 queries in a warp's registers"""
     if problem.dtype == "float32":
         return _HALVES
+    if problem.lengths is not None:
+        return _LENGTHS
     d, warps = problem.padded, 4
     keys = 32 if d > 128 else 64
     vector = 8 if problem.alignment == 16 else 1
@@ -175,11 +192,12 @@ def flash_launch(problem: AttentionProblem, tile: FlashTile) -> Launch | str:
         return _HALVES
     if p.alignment != 16:
         return _ALIGNED
-    entry = f"flash<{CPP[p.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {cpp_bool(p.d != tile.d)}>"
+    name, own = _with_lengths("flash", p)
+    entry = f"{name}<{CPP[p.dtype]}, {tile.d}, {tile.warps}, {tile.tiles}, {tile.keys}, {cpp_bool(p.d != tile.d)}>"
     bytes_a_head = max(2 * p.skv * p.d * p.itemsize, 1)
     section = min(max(SHARED_KEYS // bytes_a_head, 1), p.all_heads) if p.causal else 1
     blocks = p.all_heads * ceil_div(p.sq, tile.queries)
-    return Launch(blocks, tile.warps * 32, (*_powers_of_two(p), section), tile.shared, entry)
+    return Launch(blocks, tile.warps * 32, (*_powers_of_two(p), section, *own), tile.shared, entry)
 
 
 LADDER = (three_passes, fused_rows, online, tensor_cores, flash)
@@ -191,9 +209,12 @@ def choose(problem: AttentionProblem, arch: str) -> str:
     return next(supported, LADDER[0].name)
 
 
-def _call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
-    q, k, v = inputs
-    return functools.partial(attention, q, k, v, out, variant=variant, stream=stream, **options)
+def _call(
+    inputs: Sequence[Any], out: Any, variant: str, stream: Any, padded: bool = False, **options: Any
+) -> Callable[[], Any]:
+    q, k, v, *own = inputs
+    lengths = own[0] if padded else None
+    return functools.partial(attention, q, k, v, out, lengths=lengths, variant=variant, stream=stream, **options)
 
 
 FAMILY: Family[AttentionProblem] = Family(
@@ -201,12 +222,12 @@ FAMILY: Family[AttentionProblem] = Family(
     reference=reference,
     variants=LADDER,
     inputs=make_inputs,
-    outputs=lambda q, k, v, **options: (tuple(q.shape), q.dtype),
+    outputs=lambda q, k, v, lengths=None, **options: (tuple(q.shape), q.dtype),
     widened=False,
     problem=problem,
     rounding=rounding,
     baseline=baseline,
-    flops=lambda problem: 4 * problem.all_heads * problem.pairs * problem.d,
+    flops=lambda problem: 0 if problem.lengths else 4 * problem.all_heads * problem.pairs * problem.d,
     choose=choose,
     shapes={
         "gpu": ((8, 16, 16, 2048, 2048, 128),),
@@ -224,7 +245,12 @@ FAMILY: Family[AttentionProblem] = Family(
         ),
     },
     dtypes=("bfloat16", "float16", "float32"),
-    modes={"": {}, "causal": {"causal": True}},
+    modes={
+        "": {},
+        "causal": {"causal": True},
+        "lengths": {"padded": True},
+        "causal-lengths": {"causal": True, "padded": True},
+    },
     scalars={"scale": Scalar("scale", read_scale, kind=lambda scale: scale is None)},
     ceiling="peer:torch-flash",
     problems="cudakit.testing.attention:attention_cases",
@@ -240,6 +266,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    lengths: Any = None,
     variant: str = "auto",
     stream: Any = None,
 ) -> Any:
@@ -255,6 +282,10 @@ def attention(
         out: The output, of the shape of `q`, separate from the inputs. By default a new array.
         causal: If true, query i sees only the keys up to i + keys - queries.
         scale: The factor on scores, by default 1 / sqrt(d).
+        lengths: The number of queries and keys of each batch entry, an int32 array of the inputs' library: shape
+            (batch,) if both are equal, (batch, 2) for queries and keys. By default all. Later rows of an entry are not
+            read, and the outputs of later queries are 0. Numbers below 0 or above the extents of `q` and `k` count as
+            these.
         variant: The name of a variant, or "auto".
         stream: By default the device's default stream, or the current stream of torch or CuPy.
 
@@ -265,4 +296,5 @@ def attention(
         ValueError: If the arrays are not supported.
         UnsupportedVariant: If the variant does not support the arrays.
     """
-    return apply(FAMILY, (q, k, v), out, variant, stream, {"causal": causal, "scale": scale})
+    inputs = (q, k, v) if lengths is None else (q, k, v, lengths)
+    return apply(FAMILY, inputs, out, variant, stream, {"causal": causal, "scale": scale})

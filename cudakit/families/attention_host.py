@@ -27,9 +27,13 @@ _THREADS = 4
 
 
 def make_inputs(
-    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, **options: Any
+    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, padded: bool = False, **options: Any
 ) -> tuple[np.ndarray, ...]:
-    """Return normal numbers for q, k and v of a shape (batches, heads, key heads, queries, keys, d). See DRAWN_WORK."""
+    """Return normal numbers for q, k and v of a shape (batches, heads, key heads, queries, keys, d). See DRAWN_WORK.
+
+    padded: also return lengths of the batch entries, in random order: n equal steps up to all queries and keys, for n
+    entries.
+    """
     if len(shape) != 6:
         raise ValueError("the shape of an attention is BATCHxHEADSxKEY_HEADSxQUERIESxKEYSxD")
     batches, heads, key_heads, sq, skv, d = shape
@@ -41,21 +45,35 @@ def make_inputs(
     sizes = ((group, sq, d), (1, skv, d), (1, skv, d))
     parts = (rng.standard_normal((drawn, *size), dtype=np.float32).astype(dtype, copy=False) for size in sizes)
     q, k, v = (part[places].reshape(batches, key_heads * part.shape[1], *part.shape[2:]) for part in parts)
-    return q, k, v
+    if not padded:
+        return q, k, v
+    share = (1 + rng.permutation(batches)) / max(batches, 1)
+    return q, k, v, np.ceil(share[:, None] * (sq, skv)).astype(np.int32)
 
 
-def reference(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
+def reference(
+    q: Any,
+    k: Any,
+    v: Any,
+    lengths: Any = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    padded: bool = False,
+) -> Any:
     """Return softmax(q k^T scale) v in float64; 0 for a query that sees no key. Heads with equal inputs are computed
     once."""
-    return _attend((q, k, v), causal, scale, np.float64, once=True)
+    return _attend((q, k, v), lengths, causal, scale, np.float64, once=True)
 
 
-def baseline(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
+def baseline(q: Any, k: Any, v: Any, lengths: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
     """Return the output computed in float32 and rounded to the inputs' dtype."""
-    return _attend((q, k, v), causal, scale, np.float32).astype(q.dtype)
+    return _attend((q, k, v), lengths, causal, scale, np.float32).astype(q.dtype)
 
 
-def rounding(exact: Any, q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
+def rounding(
+    exact: Any, q: Any, k: Any, v: Any, lengths: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any:
     """Return the rounding error of scores, probabilities and sums, per element.
 
     Each probability p has its own error: the rounding of its score and, for 16-bit inputs, the rounding of p itself to
@@ -69,11 +87,14 @@ def rounding(exact: Any, q: Any, k: Any, v: Any, *, causal: bool = False, scale:
     of_sum = gemm_half.of_sum if halves else of_chain
     d, skv = q.shape[-1], k.shape[2]
     with np.errstate(all="ignore"):
-        size = np.nan_to_num(_attend((q, k, v), causal, scale, np.float32, once=True, rows_of=_spread), posinf=0.0)
+        spread = _attend((q, k, v), lengths, causal, scale, np.float32, once=True, rows_of=_spread)
+        size = np.nan_to_num(spread, posinf=0.0)
         factor = 1 / math.sqrt(d) if scale is None else abs(scale)
-        lengths = [np.linalg.norm(np.where(np.isfinite(x), x, 0).astype(np.float64), axis=-1) for x in (q, k)]
-        longest = np.repeat(lengths[1].max(axis=-1, initial=0.0), q.shape[1] // k.shape[1], axis=1)[..., None]
-        scores = (of_sum(d) + 4 * U) * factor * lengths[0] * longest
+        norms = [np.linalg.norm(np.where(np.isfinite(x), x, 0).astype(np.float64), axis=-1) for x in (q, k)]
+        keys = np.array([own[1] for own in _own(lengths, q.shape, skv)])
+        norms[1][np.arange(skv) >= keys[:, None, None] + np.zeros(norms[1].shape)] = 0.0  # keys that are not read
+        longest = np.repeat(norms[1].max(axis=-1, initial=0.0), q.shape[1] // k.shape[1], axis=1)[..., None]
+        scores = (of_sum(d) + 4 * U) * factor * norms[0] * longest
         each = scores + of_exponential(0.0) + (0.42 * 6 * steps_of(q.dtype).last if halves else 0.0)
         return (each[..., None] + of_sum(skv)) * np.fmax(size, 0.0) + (of_sum(skv) + 6 * U) * np.abs(exact)
 
@@ -82,36 +103,48 @@ def _last_key(row: int, sq: int, skv: int, causal: bool) -> int:
     return min(row + skv - sq, skv - 1) if causal else skv - 1
 
 
+def _own(lengths: Any, shape: Sequence[int], skv: int) -> list[tuple[int, int]]:
+    """Return the queries and keys of each batch entry; shape: of q."""
+    batches, sq = shape[0], shape[2]
+    if lengths is None:
+        return [(sq, skv)] * batches
+    pairs = np.broadcast_to(lengths.reshape(batches, -1), (batches, 2)).tolist()
+    return [(min(max(queries, 0), sq), min(max(keys, 0), skv)) for queries, keys in pairs]
+
+
 def _attend(
     inputs: Sequence[Any],
+    lengths: Any,
     causal: bool,
     scale: float | None,
     dtype: Any,
     once: bool = False,
     rows_of: Callable[..., Any] | None = None,
 ) -> Any:
-    """Return the output, computed in `dtype`. once: compute heads with bitwise equal inputs only once. rows_of:
-    computes the output of some rows of one head, by default _rows."""
+    """Return the output, computed in `dtype`. lengths: of the batch entries, or None. once: compute heads with bitwise
+    equal inputs only once. rows_of: computes the output of some rows of one head, by default _rows."""
     rows_of = rows_of or _rows
     q, k, v = inputs
     out = np.zeros(q.shape, dtype)
     if not out.size or not k.shape[2]:
         return out
     factor = dtype(1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    sq, group = q.shape[2], q.shape[1] // k.shape[1]
+    group, own = q.shape[1] // k.shape[1], _own(lengths, q.shape, k.shape[2])
 
     def of(place: tuple[int, int]) -> tuple[Any, Any, Any]:
         batch, head = place
-        return q[batch, head], k[batch, head // group], v[batch, head // group]
+        sq, skv = own[batch]
+        return q[batch, head, :sq], k[batch, head // group, :skv], v[batch, head // group, :skv]
 
     def head(place: tuple[int, int]) -> None:
         queries, keys, values = (x.astype(dtype) for x in of(place))
         queries *= factor
-        for rows in _blocks(sq, k.shape[2]):
-            out[place][rows] = rows_of(queries[rows], keys, values, rows, sq, causal)
+        for rows in _blocks(len(queries), len(keys)):
+            out[place][rows] = rows_of(queries[rows], keys, values, rows, len(queries), causal)
 
     def key(place: tuple[int, int]) -> bytes:
-        return b"".join(hashlib.sha1(np.ascontiguousarray(x).view(np.uint8).data).digest() for x in of(place))
+        parts = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in of(place))
+        return b"".join(hashlib.sha1(part.data).digest() for part in parts)
 
     places = list(np.ndindex(*q.shape[:2]))
     if len(places) == 1:
@@ -128,7 +161,7 @@ def _attend(
 
 
 def _blocks(sq: int, skv: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // skv)
+    step = max(1, _BLOCK // max(skv, 1))
     return (slice(first, min(first + step, sq)) for first in range(0, sq, step))
 
 

@@ -44,6 +44,10 @@ def _gemm(a: Any, b: Any, c: Any = None, *, dtype: Any = None, out: Any = None, 
     return ops.gemm(a, b, out, c=c, dtype=None if dtype is None else _name(dtype), **options)
 
 
+def _attention(q: Any, k: Any, v: Any, lengths: Any = None, *, out: Any = None, **options: Any) -> Any:
+    return ops.attention(q, k, v, out, lengths=lengths, **options)
+
+
 def _cast(x: Any, to: Any, *, out: Any = None, **options: Any) -> Any:
     return ops.cast(x, _name(to), out, **options)
 
@@ -100,8 +104,9 @@ OPS: dict[str, Op] = {
     ),
     "argmax": Op(_REDUCTION, ops.argmax, _like_reduced("argmax")),
     "attention": Op(
-        f"(Tensor q, Tensor k, Tensor v, *, bool causal=False, float? scale=None, {_VARIANT}) -> Tensor",
-        ops.attention,
+        "(Tensor q, Tensor k, Tensor v, Tensor? lengths=None, *, bool causal=False, float? scale=None, "
+        f"{_VARIANT}) -> Tensor",
+        _attention,
         _like_first,
     ),
     "blur": Op(f'(Tensor images, *, str border="zero", {_VARIANT}) -> Tensor', ops.blur, _like_first),

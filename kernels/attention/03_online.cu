@@ -17,6 +17,7 @@
 #include "../common/online.cuh"
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
+#include "lengths.cuh"
 #include "problem.cuh"
 
 constexpr int kSide = 16, kThreads = kSide * kSide;
@@ -53,13 +54,13 @@ __device__ __forceinline__ void start_copy(float* tile, const T* from, int64 row
     }
 }
 
-// q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries, block: 256
-template <class T, int D, int ROWS, int KEYS, int VECTOR>
-__global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const T* v, T* o, int64 q_batch,
-    int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head, int64 v_row,
-    int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
-    int causal) {
+// The work of one block. all_sq: the queries of each head; sq and skv become those of the block's batch entry.
+template <class T, int D, int ROWS, int KEYS, int VECTOR, class Lengths>
+__device__ __forceinline__ void online_block(const T* q, const T* k, const T* v, T* o, HeadStrides q_strides,
+    HeadStrides k_strides, HeadStrides v_strides, HeadStrides o_strides, int heads, int group, int all_sq, int skv,
+    int d, float scale, int causal, Lengths lengths) {
     static_assert(ROWS % kSide == 0 && KEYS % kSide == 0 && D % 32 == 0, "whole tiles");
+    constexpr bool kOwn = Lengths::differ();    // each batch entry has its own lengths
     constexpr int kMine = ROWS / kSide;         // rows of a thread
     constexpr int kKeys = KEYS / kSide;         // keys of a thread
     constexpr int kLine = KEYS + 4;             // floats from one row of weights to the next
@@ -73,12 +74,16 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     const int x = threadIdx.x % kSide;  // 0 .. 15
     const int y = threadIdx.x / kSide;  // 0 .. 15
 
-    const int blocks = (sq + ROWS - 1) / ROWS;           // of a head
+    const int blocks = (all_sq + ROWS - 1) / ROWS;       // of a head
     const int block = blocks - 1 - blockIdx.x % blocks;  // the last rows first: they see the most keys
     const int first_row = block * ROWS;
     const Head head(blockIdx.x / blocks, heads, group);
-    k = head.keys(k, HeadStrides{k_batch, k_head, k_row});
-    v = head.keys(v, HeadStrides{v_batch, v_head, v_row});
+    int sq = all_sq;
+    lengths.read(head.batch, sq, skv);
+    if (kOwn && first_row >= sq) skv = 0;  // no query of the entry: only zeros are stored
+    const int64 k_row = k_strides.row, v_row = v_strides.row;
+    k = head.keys(k, k_strides);
+    v = head.keys(v, v_strides);
     const int limit = key_limit(first_row, sq, skv, causal);  // of the first row
     const int seen = max(min(limit + ROWS - 1, skv), 0);      // by any of the rows
 
@@ -86,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
 #pragma unroll
     for (int i = 0; i < kMine; ++i) maximum[i] = -kInfinity;
     start_copy<ROWS, D, VECTOR>(
-        queries, head.queries(q, HeadStrides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
+        queries, head.queries(q, q_strides) + first_row * q_strides.row, q_strides.row, sq - first_row, d);
     start_copy<KEYS, D, VECTOR>(keys, k, k_row, skv, d);
 
     for (int first = 0; first < seen; first += KEYS) {
@@ -173,12 +178,13 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
     }
     copy_async_wait();
 
-    o = head.queries(o, HeadStrides{o_batch, o_head, o_row});
+    o = head.queries(o, o_strides);
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
         const int row = first_row + y + i * kSide;  // may be past the last
         const float total = lanes_reduce<kSide>(sum[i], Sum());
-        if (row >= sq) continue;
+        if (row >= all_sq) continue;
+        const bool past = kOwn && row >= sq;  // of the entry's queries: 0, even if keys have NaN or infinity
         const float factor = keys_seen(row, sq, skv, causal) > 0 ? 1.0f / total : 0.0f;
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
@@ -189,9 +195,30 @@ __global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const
             for (int c = 0; c < kWide; c += kStore) {
                 Pack<T, kStore> pack;
 #pragma unroll
-                for (int e = 0; e < kStore; ++e) pack.at[e] = static_cast<T>(out[i][g][c + e] * factor);
-                *reinterpret_cast<Pack<T, kStore>*>(o + row * o_row + column + c) = pack;
+                for (int e = 0; e < kStore; ++e) pack.at[e] = static_cast<T>(past ? 0.0f : out[i][g][c + e] * factor);
+                *reinterpret_cast<Pack<T, kStore>*>(o + row * o_strides.row + column + c) = pack;
             }
         }
     }
+}
+
+// q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries, block: 256
+template <class T, int D, int ROWS, int KEYS, int VECTOR>
+__global__ void __launch_bounds__(kThreads) online(const T* q, const T* k, const T* v, T* o, int64 q_batch,
+    int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head, int64 v_row,
+    int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
+    int causal) {
+    online_block<T, D, ROWS, KEYS, VECTOR>(q, k, v, o, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
+        {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, heads, group, sq, skv, d, scale, causal, SameLengths());
+}
+
+// As online, with the lengths of each batch entry (see OwnLengths).
+template <class T, int D, int ROWS, int KEYS, int VECTOR>
+__global__ void __launch_bounds__(kThreads) online_lengths(const T* q, const T* k, const T* v, T* o, int64 q_batch,
+    int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head, int64 v_row,
+    int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d, float scale,
+    int causal, const int* lengths, int64 step, int64 to_keys) {
+    online_block<T, D, ROWS, KEYS, VECTOR>(q, k, v, o, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
+        {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, heads, group, sq, skv, d, scale, causal,
+        OwnLengths{lengths, step, to_keys});
 }

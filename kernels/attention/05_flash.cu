@@ -16,6 +16,7 @@
 // queries fill the registers of a warp, so a scheduler has only two warps to hide the latency of fragments and
 // exponentials. On Hopper wgmma is faster: it reads operands from shared memory and runs asynchronously.
 #include "../common/copy_async.cuh"
+#include "lengths.cuh"
 #include "warp_rows.cuh"
 
 // Copies LINES lines of D elements to a shared tile. Lines past `lines` become zero: their values must be finite, since
@@ -57,13 +58,13 @@ struct TileCopy {
     }
 };
 
-// q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries
-template <class T, int D, int WARPS, int TILES, int KEYS, bool GUARDED>
-__global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(const T* q, const T* k, const T* v, T* o,
-    int64 q_batch, int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head,
-    int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d,
-    float scale, int causal, int section) {
+// The work of one block. all_sq: the queries of each head; sq and skv become those of the block's batch entry.
+template <class T, int D, int WARPS, int TILES, int KEYS, bool GUARDED, class Lengths>
+__device__ __forceinline__ void flash_block(const T* q, const T* k, const T* v, T* o, HeadStrides q_strides,
+    HeadStrides k_strides, HeadStrides v_strides, HeadStrides o_strides, int batches, int heads, int group, int all_sq,
+    int skv, int d, float scale, int causal, int section, Lengths lengths) {
     constexpr int kThreads = WARPS * kWarp, kRows = WARPS * TILES * 16;
+    constexpr bool kOwn = Lengths::differ();  // each batch entry has its own lengths
     // Whether copies start after a tile's first product: if a block has the SM to itself, the product then begins at
     // once (4 % faster on an H200 at head size 256); if two blocks share the SM, it is slower (5 % at 64).
     constexpr bool kLate = kThreads > 128;
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     extern __shared__ __align__(128) char shared[];  // queries, then keys and values, twice
     char* const ring = shared + kRows * D * 2;
 
-    const int blocks = (sq + kRows - 1) / kRows;  // of a head
+    const int blocks = (all_sq + kRows - 1) / kRows;  // of a head
     const int all = batches * heads;
     const int before = blockIdx.x / (section * blocks) * section;  // heads of earlier sections: 0 .. all - 1
     const int rest = blockIdx.x % (section * blocks);              // the block's number in its section
@@ -79,6 +80,9 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     const Head head(before + rest % abreast, heads, group);
     const int block = blocks - 1 - rest / abreast;  // of the head: 0 .. blocks - 1, the last first
     const int first_row = block * kRows;
+    int sq = all_sq;
+    lengths.read(head.batch, sq, skv);
+    if (kOwn && first_row >= sq) skv = 0;  // no query of the entry: only zeros are stored
 
     // The number of tiles that any query of the block sees, and of tiles that all its queries see completely.
     const int limit = key_limit(first_row, sq, skv, causal);
@@ -88,9 +92,9 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
     const int whole = keys_seen_by_all / KEYS;
 
     const TileCopy<T, D, kRows, kThreads> queries(
-        head.queries(q, HeadStrides{q_batch, q_head, q_row}) + first_row * q_row, q_row, sq - first_row, d);
-    const TileCopy<T, D, KEYS, kThreads> keys(head.keys(k, HeadStrides{k_batch, k_head, k_row}), k_row, skv, d);
-    const TileCopy<T, D, KEYS, kThreads> values(head.keys(v, HeadStrides{v_batch, v_head, v_row}), v_row, skv, d);
+        head.queries(q, q_strides) + first_row * q_strides.row, q_strides.row, sq - first_row, d);
+    const TileCopy<T, D, KEYS, kThreads> keys(head.keys(k, k_strides), k_strides.row, skv, d);
+    const TileCopy<T, D, KEYS, kThreads> values(head.keys(v, v_strides), v_strides.row, skv, d);
     const auto fill = [&](int tile) {
         char* const at = ring + tile % 2 * 2 * kTile;
         if (GUARDED || (tile + 1) * KEYS > skv) {
@@ -144,14 +148,38 @@ __global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(con
                 *reinterpret_cast<unsigned*>(shared + place) = pair;
             }
     __syncwarp();
-    T* const to = head.queries(o, HeadStrides{o_batch, o_head, o_row}) + (first_row + warp_row) * o_row;
+    T* const to = head.queries(o, o_strides) + (first_row + warp_row) * o_strides.row;
     constexpr int kPieces = D / 8;
 #pragma unroll 4
     for (int i = lane; i < TILES * 16 * kPieces; i += kWarp) {
         const int line = i / kPieces;   // 0 .. TILES * 16 - 1
         const int piece = i % kPieces;  // 0 .. kPieces - 1
-        if (first_row + warp_row + line < sq && piece * 8 < d)
-            *reinterpret_cast<uint4*>(to + line * o_row + piece * 8) =
-                *reinterpret_cast<const uint4*>(shared + Swizzled<D>::place(warp_row + line, piece));
+        if (first_row + warp_row + line < all_sq && piece * 8 < d) {
+            uint4 out = *reinterpret_cast<const uint4*>(shared + Swizzled<D>::place(warp_row + line, piece));
+            if (kOwn && first_row + warp_row + line >= sq) out = uint4{};
+            *reinterpret_cast<uint4*>(to + line * o_strides.row + piece * 8) = out;
+        }
     }
+}
+
+// q, o: (batch, heads, sq, d); k, v: (batch, heads / group, skv, d); grid: all heads x blocks of queries
+template <class T, int D, int WARPS, int TILES, int KEYS, bool GUARDED>
+__global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash(const T* q, const T* k, const T* v, T* o,
+    int64 q_batch, int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch, int64 v_head,
+    int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq, int skv, int d,
+    float scale, int causal, int section) {
+    flash_block<T, D, WARPS, TILES, KEYS, GUARDED>(q, k, v, o, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
+        {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, batches, heads, group, sq, skv, d, scale, causal, section,
+        SameLengths());
+}
+
+// As flash, with the lengths of each batch entry (see OwnLengths).
+template <class T, int D, int WARPS, int TILES, int KEYS, bool GUARDED>
+__global__ void __launch_bounds__(WARPS* kWarp, 256 / (WARPS * kWarp)) flash_lengths(const T* q, const T* k, const T* v,
+    T* o, int64 q_batch, int64 q_head, int64 q_row, int64 k_batch, int64 k_head, int64 k_row, int64 v_batch,
+    int64 v_head, int64 v_row, int64 o_batch, int64 o_head, int64 o_row, int batches, int heads, int group, int sq,
+    int skv, int d, float scale, int causal, int section, const int* lengths, int64 step, int64 to_keys) {
+    flash_block<T, D, WARPS, TILES, KEYS, GUARDED>(q, k, v, o, {q_batch, q_head, q_row}, {k_batch, k_head, k_row},
+        {v_batch, v_head, v_row}, {o_batch, o_head, o_row}, batches, heads, group, sq, skv, d, scale, causal, section,
+        OwnLengths{lengths, step, to_keys});
 }

@@ -311,3 +311,75 @@ def test_torch_tensors(gpu: cudakit.Device, causal: bool) -> None:
     )
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2)
+
+
+# ---- lengths per batch entry ----
+
+WITH_LENGTHS = ["online", "flash"]
+
+
+def each_entry(host, lengths, **options):
+    """Return the definition's result for each batch entry alone, in an output of zeros."""
+    out = np.zeros(host[0].shape)
+    for entry, (sq, skv) in enumerate(lengths):
+        q, k, v = (x[entry : entry + 1, :, :n] for x, n in zip(host, (sq, skv, skv), strict=True))
+        out[entry, :, :sq] = attention64(q, k, v, **options)[0]
+    return out
+
+
+@pytest.mark.parametrize("variant", WITH_LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_batch_entry_has_its_own_lengths(device: cudakit.Device, variant: str, causal: bool) -> None:
+    """Grouped heads; more and fewer keys than queries, none of one or both. Rows past the lengths are NaN."""
+    lengths = [(70, 150), (150, 70), (1, 64), (0, 9), (33, 0), (129, 129)]
+    host = draw((6, 4, 2, 150, 150, 32), dtype_of(variant))
+    for array, column in zip(host, (0, 1, 1), strict=True):
+        for entry, own in enumerate(lengths):
+            array[entry, :, own[column] :] = NAN
+    pairs = device.array(np.array(lengths, np.int32))
+    got = run(device, host, variant, causal=causal, lengths=pairs)
+    want = each_entry(host, lengths, causal=causal)
+    np.testing.assert_allclose(got, want, rtol=3e-3, atol=3e-3)
+    assert FAMILY.judge(got.astype(host[0].dtype), (*host, pairs.numpy()), causal=causal).ok
+
+
+@pytest.mark.parametrize("variant", WITH_LENGTHS)
+def test_one_length_counts_queries_and_keys(device: cudakit.Device, variant: str) -> None:
+    """Every second element of an array, one of them too large and one negative."""
+    host = draw((3, 2, 2, 40, 40, 32), dtype_of(variant))
+    given = device.array(np.array([17, 5, 1000, 5, -3, 5], np.int32))[::2]
+    got = run(device, host, variant, causal=True, lengths=given)
+    np.testing.assert_allclose(got, each_entry(host, [(17, 17), (40, 40), (0, 0)], causal=True), atol=3e-3)
+
+
+@pytest.mark.parametrize("variant", WITH_LENGTHS)
+def test_queries_past_the_lengths_are_0_even_if_a_key_is_infinite(device: cudakit.Device, variant: str) -> None:
+    host = draw((1, 1, 1, 20, 20, 32), dtype_of(variant))
+    host[1][0, 0, 2, 5] = INF
+    got = run(device, host, variant, lengths=device.array(np.array([7], np.int32)))
+    assert np.isnan(got[0, 0, :7]).any()
+    np.testing.assert_array_equal(got[0, 0, 7:], 0)
+
+
+def test_lengths_that_are_refused(device: cudakit.Device) -> None:
+    q = device.zeros((2, 1, 16, 32), np.float16)
+    for wrong in (np.zeros(2, np.int64), np.zeros(3, np.int32), np.zeros((2, 3), np.int32)):
+        with pytest.raises(ValueError, match=r"lengths of int32 and shape \(2,\), or \(2, 2\)"):
+            ops.attention(q, q, q, lengths=device.array(wrong))
+    for variant in set(VARIANTS) - set(WITH_LENGTHS):
+        with pytest.raises(cudakit.UnsupportedVariant, match="by online and flash only"):
+            ops.attention(q, q, q, lengths=device.array(np.zeros(2, np.int32)), variant=variant)
+
+
+def test_blocks_past_the_lengths_load_nothing(sim: cudakit.Device) -> None:
+    """A batch entry of an eighth of the length costs less than a fifth of the loads."""
+    host = [sim.array(x) for x in draw((1, 1, 1, 512, 512, 32), "float16")]
+
+    def loads(length: int) -> int:
+        with sim.counters() as counters:
+            ops.attention(*host, lengths=sim.array(np.array([length], np.int32)), variant="flash")
+            sim.default_stream.synchronize()
+        (counted,) = counters.values()
+        return counted.global_load_sectors
+
+    assert loads(64) * 5 < loads(512)
