@@ -38,6 +38,7 @@ CALLS = [
     ("argmax", lambda: (random(5, 33), 1), {}),
     ("argmax", lambda: (random(5, 33),), {}),
     ("attention", lambda: tuple(random(*HEADS, seed=k) for k in range(3)), {"causal": True}),
+    ("attention", lambda: (*(random(*HEADS, seed=k) for k in range(3)), torch.tensor([[6, 4]], dtype=torch.int32)), {}),
     ("blur", lambda: (grown(9, 12),), {}),
     ("blur", lambda: (random(2, 9, 12),), {"border": "clamp"}),
     ("cast", lambda: (grown(40), torch.bfloat16), {}),
@@ -110,11 +111,18 @@ def blur(images, *, border="zero"):
     return torch.nn.functional.conv2d(padded, weights).reshape(images.shape)
 
 
+def attention(q, k, v, lengths=None, *, causal=False):
+    queries, keys = (q.shape[2], k.shape[2]) if lengths is None else lengths[0].tolist()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    seen = attend(q[:, :, :queries], k[:, :, :keys], v[:, :, :keys], is_causal=causal)
+    return torch.nn.functional.pad(seen, (0, 0, 0, q.shape[2] - queries))
+
+
 THEIRS = {
     "add": torch.add,
     "add_broadcast": add_broadcast,
     "argmax": torch.argmax,
-    "attention": lambda q, k, v, causal: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
+    "attention": attention,
     "blur": blur,
     "cast": lambda x, to: x.round().to(to) if to == torch.int32 else x.to(to),
     "gemm": gemm,
