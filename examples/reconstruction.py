@@ -248,16 +248,23 @@ def measure(device, stream, arguments):
     return report
 
 
+def show_errors(rows, console):
+    """Print the error of each way after some of the iterations."""
+    ways = [row for row in rows if row.errors]
+    last = ways[0].iterations
+    some = [number for number in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500) if number < last] + [last]
+    columns = [terminal.Column("iterations", [str(number) for number in some])]
+    for row in ways:
+        columns.append(terminal.Column(row.subject.variant, [f"{row.errors[number]:.4f}" for number in some]))
+    terminal.show_table(console, "error", columns)
+
+
 def run(arguments):
     outputs.check_destination("--json", arguments.json)
     table, _ = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device, device.stream() as stream:
         report = measure(device, stream, arguments)
-    for row in report.rows:
-        if row.errors:
-            some = sorted({n for n in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500) if n < row.iterations} | {row.iterations})
-            errors = ", ".join(f"{row.errors[n]:.4f} after {n}" for n in some)
-            terminal.show_text(table, f"{row.subject.variant}: error {errors}")
+    show_errors(report.rows, table)
     return ladder.finish(report, arguments, table)
 
 

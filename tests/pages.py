@@ -340,7 +340,8 @@ def check_command(command: str) -> None:
             if Path(name).is_file():  # the page writes it
                 return
             raise Wrong(f"{command}: there is no script {name}")
-        flags = flags_in([ROOT / name, ROOT / "cudakit" / "commands" / "cli.py"])
+        shared = ["cli", "streamed"] if "streamed" in (ROOT / name).read_text(encoding="utf-8") else ["cli"]
+        flags = flags_in([ROOT / name, *(ROOT / "cudakit" / "commands" / f"{module}.py" for module in shared)])
     for word in words:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in flags:

@@ -1,5 +1,5 @@
-// The kernels of a ptychography iteration on one object whose patches overlap: the waves that leave the patches, and the
-// update of the object in gather form. Between them are the transforms and `constrain` of fused.cu.
+// The kernels of a ptychography iteration on one object whose patches overlap: the waves that leave the patches, and
+// the update of the object in gather form. Between them are the transforms and `constrain` of fused.cu.
 //
 // object, ahead: (rows, cols) complex numbers; probe: (size, size); exits, changed: (positions, size, size); corners:
 // (positions, 2), the row and column of the object at which each patch begins. All contiguous.
@@ -18,12 +18,12 @@ __global__ void illuminate(const float2* object, const int* corners, const float
     exits[i] = product(object[static_cast<long long>(corner[0] + y) * cols + corner[1] + x], probe[k]);
 }
 
-// next = ahead + sum(conj(probe) * (changed - probe * ahead)) / (least + sum(|probe|^2)), where the sums are over the
-// patches that cover an element; then ahead = next + momentum * (next - object), and object = next.
+// next = ahead + sum(conj(probe) * (changed - probe * ahead)) / (least + sum(|probe|^2)); the sums are over the patches
+// that cover an element. Then ahead = next + momentum * (next - object), and object = next.
 //
 // One thread per element of the object. Each thread writes only its own element, so overlapping patches do not race and
-// need no atomics. It adds the patches in ascending order, so each run gives the same bits. A block is a tile of the
-// object: listed[first[tile]] to listed[first[tile + 1] - 1] are the positions whose patches overlap it.
+// need no atomics. It adds the patches in ascending order, so the result is the same in each run. A block is a tile of
+// the object: listed[first[tile]] to listed[first[tile + 1] - 1] are the positions whose patches overlap it.
 __global__ void gather(float2* object, float2* ahead, const int* corners, const int* first, const int* listed,
     const float2* probe, const float2* changed, float least, float momentum, int size, int rows, int cols) {
     const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
