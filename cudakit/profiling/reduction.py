@@ -93,7 +93,7 @@ def summed(rows: Sequence[Row]) -> list[Row]:
         times = Counter(row["kernel"] for row in together)
         whole["kernel"] = " + ".join(f"{count} x {name}" if count > 1 else name for name, count in times.items())
         for key in _ADDED:
-            whole[key] = _added(*(row[key] for row in together))
+            whole[key] = _added(*(row.get(key) for row in together))  # older reports lack some
         for key in (*names.SHARES, "multiprocessors_busy"):
             whole[key] = _weighted(together, key)
         seconds = _scaled(whole["time_us"], 1e-6)
@@ -109,7 +109,8 @@ def summed(rows: Sequence[Row]) -> list[Row]:
 
 _ADDED = (
     "time_us", "bytes", "dram_bytes_read", "dram_bytes_written", "flops", "tensor_flops", "bank_conflicts", "spills",
-    "global_sectors", "global_sectors_ideal", "shared_wavefronts", "shared_wavefronts_ideal",
+    "load_requests", "load_sectors", "l2_sectors_read", "global_sectors", "global_sectors_ideal", "shared_wavefronts",
+    "shared_wavefronts_ideal",
 )  # fmt: skip
 
 

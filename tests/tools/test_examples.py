@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 
+import numpy as np
 import programs
 import pytest
 from paths import ROOT
@@ -110,6 +111,54 @@ def test_tiled_matmul_skips_only_the_tile_that_fits_no_block():
     rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
     assert [rows[tile]["ok"] for tile in ("8x8", "16x16", "32x32", "64x64")] == [True, True, True, None]
     assert "a block of 64x64x1 has 4096 threads, but sim:sm_90 supports at most 1024" in rows["64x64"]["skipped"]
+
+
+def test_tiles_of_16_make_a_sixteenth_of_the_loads_and_an_eighth_of_the_sectors():
+    """Loads of a warp of the naive kernel share sectors, so sectors fall by less than loads. Tiles of 64 need a fourth
+    of both, whatever the number of outputs per thread."""
+    done = run("tiled_matmul", "--device", "sim", "--shapes", "64", "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    counters = {row["variant"]: row["counters"] for row in json.loads(done.stdout)["rows"] if row["counters"]}
+
+    def ratio(figure, one, other):
+        return counters[one][f"global_load_{figure}"] / counters[other][f"global_load_{figure}"]
+
+    assert (ratio("requests", "naive", "16x16"), ratio("sectors", "naive", "16x16")) == (16, 8)
+    for outputs in (4, 8, 16):
+        tiles = f"64x64_{outputs}_outputs"
+        assert (ratio("requests", "16x16", tiles), ratio("sectors", "16x16", tiles)) == (4, 4)
+    done = run("tiled_matmul", "--device", "sim", "--shapes", "33x40x20", "--once", "--json", "-", "--quiet")
+    assert {row["variant"] for row in json.loads(done.stdout)["rows"]} == {*counters, "64x64"}, "the host is not timed"
+
+
+def test_random_matrices_have_the_sums_and_products_of_their_distribution():
+    arguments = ["--count", "301", "--size", "9", "--chunk", "5", "--buffers", "2"]
+    done = run("random_numbers", "--device", "sim", *arguments, "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
+    assert all(row["ok"] for row in rows.values())
+    assert set(rows["reduced"]["statistics"]) == {"sums", "squares"}
+    for found in (*rows["reduced"]["statistics"].values(), *rows["multiplied"]["statistics"].values()):
+        assert abs(found["mean"]) < 0.35
+        assert 0.5 < found["variance"] < 1.5
+    done = run("random_numbers", "--device", "sim", "--count", "1", "--size", "7", "--json", "-", "--quiet")
+    assert "a product needs two matrices" in json.loads(done.stdout)["rows"][-1]["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda sums: sums + 0.3, "the mean score"),
+        (lambda sums: sums * 2, "the variance of the scores"),
+        (lambda sums: np.where(np.arange(sums.size) == 77, 9.0, sums), "standard deviations from its expected value"),
+        (lambda sums: np.where(np.arange(sums.size) == 77, np.nan, sums), "the mean score"),
+    ],
+)
+def test_sums_that_do_not_fit_their_distribution_are_wrong(change, words):
+    scores = runpy.run_path(str(ROOT / "examples" / "random_numbers.py"))["scores"]
+    sums = np.random.default_rng(0).standard_normal(1000)
+    assert scores(5 + 3 * sums, 5, 3)[1] == []
+    assert any(words in wrong for wrong in scores(5 + 3 * change(sums), 5, 3)[1])
 
 
 def test_nvtx_matmul_checks_its_product_and_draws_its_ranges(tmp_path):
