@@ -4,8 +4,8 @@ A block loads a tile of A and one of B, waits (first barrier), multiplies, and w
 barrier); past the edges it loads zeros. A tile of T x T uses every float T times, so each doubling of T halves the
 number of loads from global memory. With one thread per output the largest tile is 32 x 32: a block is limited to 1,024
 threads, and a launch with 64 x 64 raises LaunchError. Tiles of 64 need several outputs per thread, here 4, 8 and 16.
-The fewer threads a block then has, the lower is the occupancy, and the faster is the kernel: each number read from
-shared memory is used for several outputs (examples/gemm.py goes on from there).
+More outputs per thread mean fewer threads and a lower occupancy, and fewer reads of shared memory per multiply-add;
+examples/gemm.py continues from there.
 
 Under Nsight Compute, or with --once, each kernel is launched once, in its own NVTX range tiled_matmul.KERNEL.
 
