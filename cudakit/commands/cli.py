@@ -126,6 +126,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
         action="store_true",
         help="also time 50 launches in a row on the same arrays, after 10 warm-ups, as most tutorials do (GPUs only)",
     )
+    parser.add_argument(
+        "--no-cpu",
+        action="store_true",
+        help="no row for numpy on the host, which is slow for large shapes",
+    )
 
 
 def family(name: str) -> Ladder[Any]:

@@ -252,7 +252,7 @@ FAMILY: Family[AttentionProblem] = Family(
         "causal-lengths": {"causal": True, "padded": True},
     },
     scalars={"scale": Scalar("scale", read_scale, kind=lambda scale: scale is None)},
-    ceiling="peer:torch-flash",
+    ceiling="peer:torch-*",
     problems="cudakit.testing.attention:attention_cases",
 )
 FAMILY.call = _call

@@ -66,13 +66,30 @@ def reference(
     return _attend((q, k, v), lengths, causal, scale, np.float64, once=True)
 
 
-def baseline(q: Any, k: Any, v: Any, lengths: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
+def baseline(
+    q: Any,
+    k: Any,
+    v: Any,
+    lengths: Any = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    padded: bool = False,
+) -> Any:
     """Return the output computed in float32 and rounded to the inputs' dtype."""
     return _attend((q, k, v), lengths, causal, scale, np.float32).astype(q.dtype)
 
 
 def rounding(
-    exact: Any, q: Any, k: Any, v: Any, lengths: Any = None, *, causal: bool = False, scale: float | None = None
+    exact: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    lengths: Any = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    padded: bool = False,
 ) -> Any:
     """Return the rounding error of scores, probabilities and sums, per element.
 

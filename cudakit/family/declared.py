@@ -81,7 +81,8 @@ class Declared(Generic[P]):
       without a name is the default.
     - `instead(dtype)`: returns the family that handles inputs of this dtype, if it is not this family.
     - `scalars`: options that are plain numbers in the kernels' arguments, by name.
-    - `ceiling`: the row that counts as 100 %: "copy" (a copy of the same bytes) or the name of a peer's row ("cublas").
+    - `ceiling`: the row that counts as 100 %: "copy" (a copy of the same bytes), the name of a peer's row ("cublas"),
+      or a pattern of names ("peer:torch-*"), of which the fastest counts.
     - `read_shape(shape)`: returns the full shape of a short one (1024 for a square product).
     - `problems`: the hypothesis strategy of its problems: a function (elements, kind), or "module:function". Default:
       one derived from this declaration.

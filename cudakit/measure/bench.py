@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,7 @@ class Bench:
         step: Called with a text before each step, for progress.
         back_to_back: Also time launches in a row on the same arrays, by `GpuTimer.back_to_back`.
         timer: Makes the timer of a stream; GpuTimer works on GPUs only.
+        cpu: Whether to run numpy on the host as well, unless `once`.
     """
 
     device: Device
@@ -88,6 +90,7 @@ class Bench:
     step: Callable[[str], None] = _silent
     back_to_back: bool = False
     timer: Callable[[Device, Stream], GpuTimer] = GpuTimer
+    cpu: bool = True
 
     def __post_init__(self) -> None:
         self._facts = self.device.info()
@@ -96,6 +99,10 @@ class Bench:
     @property
     def times(self) -> bool:
         return not self.once and (self.device.kind == "gpu" or self.timer is not GpuTimer)
+
+    @property
+    def _runs_cpu(self) -> bool:
+        return self.cpu and not self.once
 
     @property
     def times_calls(self) -> bool:
@@ -112,7 +119,7 @@ class Bench:
         ours, dtypes, modes = selection.of(family)
         rows = sum(
             (len(ours) + len(self.peers(family, family.modes[mode]))) * (2 if self.times else 1)
-            + (not self.once)
+            + self._runs_cpu
             + self.times_calls
             for mode in modes
         )
@@ -165,7 +172,7 @@ class Bench:
         first = len(report.rows)
         report.rows += rows
         every = left = list(zip(variants, rows, strict=True))
-        cpu = not self.once
+        cpu = self._runs_cpu
         while left and self._lost is None:
             try:
                 with self.device.stream() as stream:
@@ -269,7 +276,8 @@ class Bench:
         ours: Sequence[tuple[Variant[Any], Row]],
         theirs: Sequence[tuple[Peer, Row]],
     ) -> None:
-        """Time the rows whose check passed. A peer that is the ceiling is timed first, when the chip is coolest."""
+        """Time the rows whose check passed. Peers that may be the ceiling are timed first, when the chip is
+        coolest; the fastest of them is the ceiling."""
         family = case.family
         case.rotate()
         ceiling: float | None = None
@@ -277,7 +285,8 @@ class Bench:
             copy = copy_ceiling(self.device, timer, case.traffic)
             report.ceilings["copy"].append({"shape": case.shape, "dtype": case.dtype, "mode": case.mode, **copy})
             ceiling = copy["time_ms"]["median"]
-        for peer, row in sorted(theirs, key=lambda pair: pair[0].name != family.ceiling):
+        highest: list[Row] = []
+        for peer, row in sorted(theirs, key=lambda pair: not fnmatch(pair[0].name, family.ceiling)):
             self.step(f"{case.said} {peer.name}, timed")
             if row.ok:
                 with peer.on(case.stream):
@@ -285,8 +294,8 @@ class Bench:
                     case.timed(row, timer.time(launches))
                     if self.back_to_back:
                         row.times.back_to_back = timer.back_to_back(launches[0])
-                if peer.name == family.ceiling and row.times.device is not None:
-                    ceiling = row.times.device.median
+                if fnmatch(peer.name, family.ceiling) and row.times.device is not None:
+                    highest.append(row)
         transfers = Transfers(case)
         for variant, row in ours:
             self.step(f"{case.said} {variant.name}, timed")
@@ -299,9 +308,13 @@ class Bench:
                     if self.back_to_back and not variant.waits:
                         row.times.back_to_back = timer.back_to_back(launches[0])
                 row.times.end_to_end = transfers.time(launches[0])
+        named = ""
+        if highest:
+            ceiling, named = min((row.times.device.median, row.subject.variant) for row in highest if row.times.device)
         if ceiling is not None:
             for _, row in (*ours, *theirs):
                 row.hold_against(ceiling)
+                row.rates.ceiling = named or row.rates.ceiling
         if self.times_calls:
             self.step(f"{case.said} calls")
             take_calls(case, ours, theirs)

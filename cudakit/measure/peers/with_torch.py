@@ -12,6 +12,7 @@ import torch
 
 from cudakit import ops
 from cudakit.family import Ladder, several
+from cudakit.measure.peers import torch_attention
 from cudakit.measure.peers.peer import call_of_work
 
 if TYPE_CHECKING:
@@ -84,19 +85,11 @@ class AttentionPeer(TorchPeer):
     """
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        if dtype == "float32" and self.name != "peer:torch-efficient":
-            return "only float16 and bfloat16 supported"
-        if self.name == "peer:torch-efficient" and shape[1] != shape[2]:
-            return "grouped queries not supported"
-        if self.options.get("causal") and shape[3] != shape[4]:
-            return "torch aligns the causal limit at the beginning: other masks if queries and keys differ in number"
-        return None
+        return torch_attention.refusal(self.name, shape, dtype, self.options)
 
     @contextmanager
     def on(self, stream: Stream) -> Iterator[None]:
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        with super().on(stream), sdpa_kernel(getattr(SDPBackend, _BACKENDS[self.name])):
+        with super().on(stream), torch_attention.backend(self.name):
             yield
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
@@ -104,24 +97,16 @@ class AttentionPeer(TorchPeer):
 
     def _launch(self, arrays: ArraySet, stream: Stream) -> Call:
         call = self.call(arrays, stream)
-        _, output = tensors(*arrays)
+        inputs, output = tensors(*arrays)
+        lengths = inputs[3] if self.options.get("padded") else None
         unchecked = [output]
 
         def launch() -> None:
             result = call()
             while unchecked:
-                unchecked.pop().copy_(result)
+                torch_attention.store(unchecked.pop(), result, lengths)
 
         return launch
-
-
-@_peer("attention", "scaled_dot_product_attention, EFFICIENT_ATTENTION", "peer:torch-efficient")
-@_peer("attention", "scaled_dot_product_attention, CUDNN_ATTENTION", "peer:torch-cudnn")
-@_peer("attention", "scaled_dot_product_attention, FLASH_ATTENTION", "peer:torch-flash")
-def _attention(q: Any, k: Any, v: Any, output: Any, causal: bool = False, scale: float | None = None) -> Call:
-    grouped = q.shape[1] != k.shape[1]
-    attend = torch.nn.functional.scaled_dot_product_attention
-    return lambda: attend(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
 @_peer("softmax", "torch.softmax(out=)")
@@ -232,17 +217,10 @@ def _blur(x: Any, output: Any, border: str = "zero") -> Call:
     return call
 
 
-_BACKENDS = {
-    "peer:torch-flash": "FLASH_ATTENTION",
-    "peer:torch-cudnn": "CUDNN_ATTENTION",
-    "peer:torch-efficient": "EFFICIENT_ATTENTION",
-}
-
-
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
     """Return torch's implementations of the family with its `options`."""
     return [
-        (AttentionPeer if each.name in _BACKENDS else TorchPeer)(each.name, each.idea, each.work, ordinal, options)
+        (AttentionPeer if family.name == "attention" else TorchPeer)(each.name, each.idea, each.work, ordinal, options)
         for each in family.peers
         if each.package == "torch"
     ]
