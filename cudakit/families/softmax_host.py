@@ -5,11 +5,16 @@ All functions take the options of softmax_modes: the softmax of scale * x + mask
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from cudakit.rounding import LEAST_NORMAL, SPREADS, U, of_exponential
+
+_LARGE = 1 << 22  # elements from which on several threads are faster
 
 
 def make_inputs(
@@ -47,15 +52,28 @@ def reference(x: Any, mask: Any = None, *, log: bool = False, scale: float = 1.0
     return result.astype(x.dtype, copy=False)
 
 
+def _by_rows(function: Callable[[Any], Any], array: Any) -> Any:
+    """Return `function` of an array, computed in several threads for parts of whole rows if the array is large."""
+    threads = os.cpu_count() or 1
+    if array.ndim != 2 or array.size < _LARGE or len(array) < threads:
+        return function(array)
+    with ThreadPoolExecutor(threads) as pool:  # numpy releases the interpreter lock
+        return np.concatenate(list(pool.map(function, np.array_split(array, 4 * threads))))
+
+
 def rounding(exact: Any, x: Any, mask: Any = None, *, log: bool = False, **options: Any) -> Any:
     """Return the rounding error of each element: the relative errors of an exponential and of a row's sum, or, for
     logarithms, the error of the subtracted term. Exponentials below the smallest normal number may be 0."""
-    return _rounding(exact, log, _of_sum(exact.shape[-1]))
+    return _by_rows(lambda part: _rounding(part, log, _of_sum(part.shape[-1])), exact)
 
 
 def rounding_in_order(exact: Any, x: Any) -> Any:
     """Return the rounding error of a variant that sums from left to right; for the sum, twice the measured error of
     adding these numbers in that order, plus a random walk. Numbers below half a step of the running sum are lost."""
+    return _by_rows(_in_order, exact)
+
+
+def _in_order(exact: Any) -> Any:
     with np.errstate(all="ignore"):
         powers = exact / exact.max(axis=-1, keepdims=True, initial=0.0)
         total = powers.sum(axis=-1, keepdims=True)

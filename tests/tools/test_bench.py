@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
@@ -399,6 +400,53 @@ def test_rows_that_were_not_timed_before_the_device_was_lost_are_not_run(sim, fa
     assert [row.ok for row in ours] == [False, None, None, True, True, True]
     assert all("lost the device before this row was timed" in row.verdict.skipped for row in ours[1:3])
     assert all(row.times.device is not None for row in ours[3:])
+
+
+def test_the_fastest_of_several_peers_is_the_ceiling(sim, family, monkeypatch):
+    """Each row names it, and a faster peer whose name does not match the pattern is not it."""
+    milliseconds = {"peer:torch-a": 4.0, "peer:torch-b": 2.0, "peer:torch-c": 1.0, "peer:other": 0.5}
+
+    class Theirs:
+        arrays, rung, idea = "torch", None, ""
+
+        def __init__(self, name):
+            self.name = name
+
+        def refusal(self, shape, dtype):
+            return "not supported" if self.name == "peer:torch-c" else None
+
+        def on(self, stream):
+            return contextlib.nullcontext()
+
+        def call(self, arrays, stream):
+            return None
+
+        def bind(self, sets, stream, cost):
+            def launch(inputs, output):
+                output.copy_from(inputs[0].numpy() + inputs[1].numpy(), stream)
+
+            made = [functools.partial(launch, *arrays) for arrays in sets]
+            self.launches = made
+            return made
+
+    class Timer(CannedTimer):
+        def time(self, launches):
+            took = next((milliseconds[one.name] for one in peers if getattr(one, "launches", None) is launches), 8.0)
+            return Spread(took, took, took, 1)
+
+    for name, canned in (("large_copy_ceiling", {}), ("fp32_peak", 1.0)):
+        monkeypatch.setattr(f"cudakit.measure.bench.{name}", lambda *_, canned=canned: canned)
+    monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 1)
+    peers = [Theirs(name) for name in milliseconds]
+    monkeypatch.setattr(Bench, "peers", lambda self, family, options: peers)
+    report = Bench(sim, timer=Timer, cpu=False).run(dataclasses.replace(family(), ceiling="peer:torch-*"), [(100,)])
+    rows = {row.subject.variant: row for row in report.rows}
+    assert list(rows) == ["vector_add", *milliseconds]
+    assert {row.rates.ceiling for row in report.rows} == {"peer:torch-b"}
+    shares = {name: row.rates.of_ceiling for name, row in rows.items()}
+    assert shares == {
+        "vector_add": 0.25, "peer:torch-a": 0.5, "peer:torch-b": 1.0, "peer:torch-c": None, "peer:other": 4.0
+    }  # fmt: skip
 
 
 def test_a_shape_that_does_not_fit_is_not_run(sim, family, monkeypatch):
