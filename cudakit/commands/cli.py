@@ -127,9 +127,9 @@ def add_bench_arguments(parser: argparse.ArgumentParser, *, shapes: str = "8192x
         help="also time 50 launches in a row on the same arrays, after 10 warm-ups, as most tutorials do (GPUs only)",
     )
     parser.add_argument(
-        "--no-cpu",
+        "--kernels-only",
         action="store_true",
-        help="no row for numpy on the host, which is slow for large shapes",
+        help="time only kernels and peers: no numpy on the host, no transfers, no host time per call",
     )
 
 

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, names: Sequence[str], old: str | None = N
                 return against.nothing_compared(old, why)
         if arguments.back_to_back and (once or device.kind != "gpu"):
             raise Refused("--back-to-back times launches: it needs a GPU, and cannot be combined with --once or ncu")
-        bench = Bench(device, once=once, back_to_back=arguments.back_to_back, cpu=not arguments.no_cpu)
+        bench = Bench(device, once=once, back_to_back=arguments.back_to_back, kernels_only=arguments.kernels_only)
         report = _measure(device, work, bench, progress)
     status = finish(report, arguments, table)
     if arguments.plot is not None:  # plots come last: an error while plotting must not lose the measurements

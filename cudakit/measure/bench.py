@@ -81,7 +81,7 @@ class Bench:
         step: Called with a text before each step, for progress.
         back_to_back: Also time launches in a row on the same arrays, by `GpuTimer.back_to_back`.
         timer: Makes the timer of a stream; GpuTimer works on GPUs only.
-        cpu: Whether to run numpy on the host as well, unless `once`.
+        kernels_only: Time only kernels and peers: no rows of the host, no transfers, no host time per call.
     """
 
     device: Device
@@ -90,7 +90,7 @@ class Bench:
     step: Callable[[str], None] = _silent
     back_to_back: bool = False
     timer: Callable[[Device, Stream], GpuTimer] = GpuTimer
-    cpu: bool = True
+    kernels_only: bool = False
 
     def __post_init__(self) -> None:
         self._facts = self.device.info()
@@ -102,7 +102,7 @@ class Bench:
 
     @property
     def _runs_cpu(self) -> bool:
-        return self.cpu and not self.once
+        return not (self.once or self.kernels_only)
 
     @property
     def times_calls(self) -> bool:
@@ -120,7 +120,7 @@ class Bench:
         rows = sum(
             (len(ours) + len(self.peers(family, family.modes[mode]))) * (2 if self.times else 1)
             + self._runs_cpu
-            + self.times_calls
+            + (self.times_calls and not self.kernels_only)
             for mode in modes
         )
         return len(shapes) * len(dtypes) * rows + self.times
@@ -296,7 +296,7 @@ class Bench:
                         row.times.back_to_back = timer.back_to_back(launches[0])
                 if fnmatch(peer.name, family.ceiling) and row.times.device is not None:
                     highest.append(row)
-        transfers = Transfers(case)
+        transfers = None if self.kernels_only else Transfers(case)
         for variant, row in ours:
             self.step(f"{case.said} {variant.name}, timed")
             if row.ok:
@@ -307,7 +307,8 @@ class Bench:
                     case.timed(row, wall_clock(waiting) if variant.waits else timer.time(launches))
                     if self.back_to_back and not variant.waits:
                         row.times.back_to_back = timer.back_to_back(launches[0])
-                row.times.end_to_end = transfers.time(launches[0])
+                if transfers is not None:
+                    row.times.end_to_end = transfers.time(launches[0])
         named = ""
         if highest:
             ceiling, named = min((row.times.device.median, row.subject.variant) for row in highest if row.times.device)
@@ -315,7 +316,7 @@ class Bench:
             for _, row in (*ours, *theirs):
                 row.hold_against(ceiling)
                 row.rates.ceiling = named or row.rates.ceiling
-        if self.times_calls:
+        if self.times_calls and not self.kernels_only:
             self.step(f"{case.said} calls")
             take_calls(case, ours, theirs)
 

@@ -439,10 +439,13 @@ def test_the_fastest_of_several_peers_is_the_ceiling(sim, family, monkeypatch):
     monkeypatch.setattr(bench_case, "rotations", lambda *_, **__: 1)
     peers = [Theirs(name) for name in milliseconds]
     monkeypatch.setattr(Bench, "peers", lambda self, family, options: peers)
-    report = Bench(sim, timer=Timer, cpu=False).run(dataclasses.replace(family(), ceiling="peer:torch-*"), [(100,)])
+    report = Bench(sim, timer=Timer, kernels_only=True).run(
+        dataclasses.replace(family(), ceiling="peer:torch-*"), [(100,)]
+    )
     rows = {row.subject.variant: row for row in report.rows}
     assert list(rows) == ["vector_add", *milliseconds]
     assert {row.rates.ceiling for row in report.rows} == {"peer:torch-b"}
+    assert {row.times.end_to_end for row in report.rows} == {None}
     shares = {name: row.rates.of_ceiling for name, row in rows.items()}
     assert shares == {
         "vector_add": 0.25, "peer:torch-a": 0.5, "peer:torch-b": 1.0, "peer:torch-c": None, "peer:other": 4.0
