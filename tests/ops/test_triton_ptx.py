@@ -95,6 +95,40 @@ def test_softmax(loaded: Loaded, rows: int, columns: int, gap: int) -> None:
     assert (got[:, columns:] == -7).all()
 
 
+FAR = 1 << 30  # floats between rows: the offset of row 3 exceeds 2^31
+
+
+def _launch_on_far_rows(device: cudakit.Device, name: str, stream: cudakit.Stream, host: Any) -> tuple[Any, Any]:
+    columns = host.shape[1]
+    x, out = (device.empty((len(host), FAR), stream=stream) for _ in range(2))
+    x[:, :columns].copy_from(host, stream=stream)
+    loaded = Loaded(device, name, "sm_80")
+    args = (x, out, FAR, FAR, columns, None, None)
+    loaded.kernel.launch(stream, grid=len(host), block=loaded.threads, shared=loaded.shared, args=args)
+    return x, out
+
+
+def test_rows_past_31_bits(roomy: cudakit.Device) -> None:
+    if roomy.memory_info()[0] < 2 * 4 * 4 * FAR:
+        pytest.skip("the GPU has too little free memory for rows 4 GiB apart")
+    host = _numbers(4, 7)
+    powers = np.exp(host - host.max(axis=1, keepdims=True))
+    with roomy.stream() as stream:
+        _, out = _launch_on_far_rows(roomy, "softmax", stream, host)
+        got = out[:, : host.shape[1]].numpy(stream)
+    np.testing.assert_allclose(got, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+
+
+def test_rows_past_31_bits_with_offsets_of_32_bits() -> None:
+    """The offset of row 2 is negative, so the kernel reads before its array."""
+    with cudakit.Device("sim", fresh=True, memory=1 << 40, checks=("barrier", "warp")) as device:
+        stream = device.default_stream
+        arrays = _launch_on_far_rows(device, "softmax_32_bit", stream, _numbers(4, 7))
+        with pytest.raises(cudakit.DeviceFault, match=r"out-of-bounds access: global load of 4 bytes at"):
+            stream.synchronize()
+        del arrays
+
+
 def _check_product(loaded: Loaded, m: int, n: int, k: int, gaps: tuple[int, int, int] = (0, 0, 0)) -> None:
     a, b = _numbers(m, k + gaps[0], dtype=np.float16), _numbers(k, n + gaps[1], dtype=np.float16)
     grid = (-(-m // TILE), -(-n // TILE))

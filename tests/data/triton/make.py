@@ -33,7 +33,7 @@ def vector_add(x, y, out, n, BLOCK: tl.constexpr):
 @triton.jit
 def softmax(x, out, stride_x, stride_out, columns, BLOCK: tl.constexpr):
     """Softmax of each row of at most BLOCK columns; one program a row."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     inside = i < columns
     values = tl.load(x + row * stride_x + i, mask=inside, other=-float("inf"))
@@ -75,6 +75,17 @@ def matmul_aligned(a, b, c, m, n, k, stride_a, stride_b, stride_c, M: tl.constex
         left += K
         right += K * stride_b
     tl.store(c + rows[:, None] * stride_c + columns[None, :], total)
+
+
+@triton.jit
+def softmax_32_bit(x, out, stride_x, stride_out, columns, BLOCK: tl.constexpr):
+    """A common mistake: `softmax` with row * stride in 32 bits, which overflows."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    inside = i < columns
+    values = tl.load(x + row * stride_x + i, mask=inside, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * stride_out + i, powers / tl.sum(powers, axis=0), mask=inside)
 
 
 def _signature(pointers: dict[str, str], integers: tuple[str, ...], constants: dict[str, int]) -> dict[str, str]:
@@ -120,13 +131,14 @@ def main() -> None:
                 {"BLOCK": 1024},
                 arch,
             ),
-            "softmax": build(
-                softmax,
+        }
+        for kernel in (softmax, softmax_32_bit):
+            made[kernel.__name__] = build(
+                kernel,
                 _signature({"x": "*fp32", "out": "*fp32"}, ("stride_x", "stride_out", "columns"), {"BLOCK": 1024}),
                 {"BLOCK": 1024},
                 arch,
-            ),
-        }
+            )
         # four warps would make sm_90's dot a wgmma
         warps = 4 if arch == 80 else 2
         made["matmul"] = build(matmul, _signature(matrices, sizes, tile), tile, arch, num_warps=warps)
