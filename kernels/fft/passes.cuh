@@ -91,10 +91,6 @@ struct Group {
 template <int SPAN, int R>
 __device__ inline void twiddle(float2 (&x)[R], int k) {
     const float2* w = twiddles<SPAN, R>.w + k;
-#ifdef ALL_TWIDDLES
-#pragma unroll
-    for (int r = 1; r < R; r++) x[r] = x[r] * w[(r - 1) * SPAN];
-#else
     float2 low[4];
 #pragma unroll
     for (int r = 1; r < 4 && r < R; r++) {
