@@ -17,7 +17,7 @@ import math
 import sys
 
 from cudakit.commands import cli, ladder
-from cudakit.errors import Refused
+from cudakit.errors import CompileError, CudakitError, Refused
 from cudakit.families.softmax import FAMILY as SOFTMAX
 from cudakit.families.vector_add import FAMILY as VECTOR_ADD
 from cudakit.family import Family, Launch, Variant, ceil_div
@@ -150,13 +150,18 @@ class Way:
         if module is None:
             return f"{name} is not installed: pip install 'cudakit[{extra}]'"
         reason = self.refusal(problem)
-        if reason is None and self.compiler is cutile and self.device.kind == "sim":
-            made = self.compiled(problem)
-            code = read(made.cubin, made.launch["symbol"], made.launch["shared"])
-            reason = f"machine code runs only on a GPU; compiled for {self.device.arch}: {said(code)}"
         if reason is not None:
             return reason
-        made = self.compiler.load(self.device, self.compiled(problem))
+        try:
+            made = self.compiled(problem)
+        except CompileError:
+            raise
+        except CudakitError as error:  # cuTile without its assembler
+            return str(error)
+        if self.compiler is cutile and self.device.kind == "sim":
+            code = read(made.cubin, made.launch["symbol"], made.launch["shared"])
+            return f"machine code runs only on a GPU; compiled for {self.device.arch}: {said(code)}"
+        made = self.compiler.load(self.device, made)
         entry = f"{made.compiled.launch['compiler']} {made.name} {id(made.compiled)}"
         self.built[entry] = self, made
         return Launch(self.grid(problem), made.block, shared=made.shared, entry=entry)

@@ -248,7 +248,7 @@ def build(
         A cubin, and the parameters of its launch.
 
     Raises:
-        CudakitError: If cuTile is not installed.
+        CudakitError: If cuTile or its assembler is not installed.
         ValueError: If the signature does not fit the function.
         CompileError: If cuTile does not compile the function.
     """
@@ -284,6 +284,10 @@ def build(
         try:
             compilation.export_kernel(kernel, [wanted], made, gpu_code=chip, output_format=output_format)
         except Exception as error:  # cuTile's front end and tileiras raise different types
+            if isinstance(error, FileNotFoundError) and "tileiras" in str(error):
+                raise CudakitError(
+                    "tileiras, cuTile's assembler, is not installed. Install it: pip install 'cudakit[tile]'"
+                ) from error
             advice = "\nTile sizes must be powers of two: round up, and mask or let ct.load pad the rest"
             raise base.refused(compiler, name, arch, error, advice if "power of two" in str(error) else "") from error
         return made.getvalue()

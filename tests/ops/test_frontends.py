@@ -6,11 +6,15 @@ Most tests need neither compiler: they use compiled kernels from tests/data/trit
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import runpy
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,18 @@ def _has_cutile() -> bool:
         return False
 
 
+def _has_tileiras() -> bool:
+    try:
+        importlib.metadata.version("nvidia-cuda-tileiras")
+    except importlib.metadata.PackageNotFoundError:
+        return shutil.which("tileiras") is not None
+    return True
+
+
 needs_cutile = pytest.mark.skipif(not _has_cutile(), reason="cuTile is not installed")
+needs_tileiras = pytest.mark.skipif(
+    not (_has_cutile() and _has_tileiras()), reason="cuTile or its assembler, tileiras, is not installed"
+)
 
 WIDE = "*fp32:16"
 ADD = {"x": WIDE, "y": WIDE, "out": WIDE, "n": "i32"}
@@ -478,7 +493,7 @@ def test_what_triton_cannot_compile_is_refused(
         triton.build("sm_90a", len, {})
 
 
-@needs_cutile
+@needs_tileiras
 @pytest.mark.parametrize("kernels", ["cutile"], indirect=True)
 def test_cutile_compiles_once_without_a_gpu(kernels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.tile import _compile
@@ -498,7 +513,27 @@ def test_cutile_compiles_once_without_a_gpu(kernels: Any, tmp_path: Path, monkey
         cutile.build("sm_90a", kernel, signature, {"TILE": 512})
 
 
+@pytest.fixture
+def assembler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """cuTile looks for its assembler before it checks a kernel. If it is not installed, a program that only fails is
+    found instead."""
+    if _has_tileiras():
+        yield
+        return
+    from cuda.tile import _compile
+
+    program = tmp_path / "tileiras"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    yield
+    _compile._find_compiler_bin.cache_clear()
+    _compile._get_max_supported_bytecode_version.cache_clear()
+
+
 @needs_cutile
+@pytest.mark.filterwarnings("ignore:Failed to detect the maximum supported TileIR bytecode version")
+@pytest.mark.usefixtures("assembler")
 @pytest.mark.parametrize("kernels", ["cutile"], indirect=True)
 def test_what_cutile_cannot_compile_is_refused(kernels: Any) -> None:
     kernel, signature, _ = kernels["MADE"]["vector_add_1024"]
@@ -513,6 +548,18 @@ def test_what_cutile_cannot_compile_is_refused(kernels: Any) -> None:
 
 
 @needs_cutile
+@pytest.mark.parametrize("kernels", ["cutile"], indirect=True)
+def test_a_missing_assembler_says_what_to_install(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError("'tileiras' compiler not found")
+
+    monkeypatch.setattr("cuda.tile.compilation.export_kernel", missing)
+    kernel, signature, constants = kernels["MADE"]["vector_add_1024"]
+    with pytest.raises(cudakit.CudakitError, match=r"tileiras.* is not installed.*pip install 'cudakit\[tile\]'"):
+        cutile.build("sm_90a", kernel, signature, constants)
+
+
+@needs_tileiras
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernels", ["cutile"], indirect=True)
 def test_cutile_compiles_and_runs_on_a_gpu(gpu: cudakit.Device, kernels: Any) -> None:
