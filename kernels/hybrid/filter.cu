@@ -19,14 +19,30 @@ __device__ float frequency(int i, int n) {
     return static_cast<float>(i < (n + 1) / 2 ? i : i - n) / static_cast<float>(n);
 }
 
-// spectra *= 1 / (1 + (d / cutoff)^4); d: the distance from frequency 0, which is element (0, 0), not the middle.
+// The gain at element i of spectra with `stored` elements per row: 1 / (1 + (d / cutoff)^4). d: the distance from
+// frequency 0, which is element (0, 0), not the middle.
+__device__ float gain_at(long long i, float cutoff, int rows, int cols, int stored) {
+    const int row = static_cast<int>(i / stored % rows), col = static_cast<int>(i % stored);
+    const float v = frequency(row, rows) / cutoff, u = frequency(col, cols) / cutoff;
+    const float d2 = u * u + v * v;
+    return 1.0f / (1.0f + d2 * d2);
+}
+
+// spectra *= gain
 __global__ void low_pass(float2* spectra, float cutoff, int rows, int cols, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;
-    const int row = static_cast<int>(i / cols % rows), col = static_cast<int>(i % cols);
-    const float v = frequency(row, rows) / cutoff, u = frequency(col, cols) / cutoff;
-    const float d2 = u * u + v * v;
-    const float gain = 1.0f / (1.0f + d2 * d2);
+    const float gain = gain_at(i, cutoff, rows, cols, cols);
+    const float2 z = spectra[i];
+    spectra[i] = make_float2(gain * z.x, gain * z.y);
+}
+
+// low_pass for the spectra of a real transform, which have the first cols / 2 + 1 elements of each row. Element cols / 2
+// of an even number has the frequency -1/2 in place of 1/2, with the same gain.
+__global__ void low_pass_half(float2* spectra, float cutoff, int rows, int cols, long long count) {
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    const float gain = gain_at(i, cutoff, rows, cols, cols / 2 + 1);
     const float2 z = spectra[i];
     spectra[i] = make_float2(gain * z.x, gain * z.y);
 }
