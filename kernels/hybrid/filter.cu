@@ -37,8 +37,8 @@ __global__ void low_pass(float2* spectra, float cutoff, int rows, int cols, long
     spectra[i] = make_float2(gain * z.x, gain * z.y);
 }
 
-// low_pass for the spectra of a real transform, which have the first cols / 2 + 1 elements of each row. Element cols / 2
-// of an even number has the frequency -1/2 in place of 1/2, with the same gain.
+// low_pass for the spectra of a real transform, which have the first cols / 2 + 1 elements of each row. Element cols /
+// 2 of an even number has the frequency -1/2 in place of 1/2, with the same gain.
 __global__ void low_pass_half(float2* spectra, float cutoff, int rows, int cols, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;

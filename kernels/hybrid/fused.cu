@@ -6,8 +6,9 @@
 // numbers, of which the first cols / 2 + 1 per row are used, since the others are their conjugates. A pitch that is a
 // multiple of 16 makes the accesses of the second launch whole 128-byte lines.
 //
-// A Plan (../fft/passes.cuh) has the threads per row, the rows per block and the radices; for even cols, the N of a row's
-// plan is cols / 2. Dynamic shared memory: P::SHARED complex numbers; in the second launch, the maximum of both plans.
+// A Plan (../fft/passes.cuh) has the threads per row, the rows per block and the radices; for even cols, the N of a
+// row's plan is cols / 2. Dynamic shared memory: P::SHARED complex numbers; in the second launch, the maximum of both
+// plans.
 //
 // Bottleneck: memory bandwidth; for few images, the latency of a block.
 #include "../fft/rows.cuh"
@@ -21,8 +22,9 @@ struct Threshold {
     __device__ float operator()(float x) const { return x < cut ? 0.0f : x; }
 };
 
-// The gain at a frequency: v along the columns, u along the rows, in cycles per pixel. A filter of your own may return a
-// complex gain, too; for a real result, the gains at (v, u) and (-v, -u) must be conjugates. u is never negative here.
+// The gain at a frequency: v along the columns, u along the rows, in cycles per pixel. A filter of your own may return
+// a complex gain, too; for a real result, the gains at (v, u) and (-v, -u) must be conjugates. u is never negative
+// here.
 struct LowPass {
     float cutoff;
     __device__ float operator()(float v, float u) const {
@@ -33,8 +35,8 @@ struct LowPass {
 
 // spectra = transforms of the rows of before(images). count: batch * rows
 template <class P, bool EVEN, class BEFORE, int BLOCKS>
-__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
-    rows_to_spectra(const float* images, float2* spectra, long long count, long long pitch, BEFORE before) {
+__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) rows_to_spectra(
+    const float* images, float2* spectra, long long count, long long pitch, BEFORE before) {
     constexpr int COLS = RealRow<EVEN>::inputs(P::N);
     const Group<P> group(exchanged);
     const long long row = static_cast<long long>(blockIdx.x) * P::ROWS + group.row;
@@ -56,12 +58,12 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
         });
 }
 
-// spectra = inverse transforms of filter * transforms of the columns, unscaled. BACK: P with its radices in reverse. Then
-// the values that a thread has after the transform are those with which it begins the inverse one: they stay in
+// spectra = inverse transforms of filter * transforms of the columns, unscaled. BACK: P with its radices in reverse.
+// Then the values that a thread has after the transform are those with which it begins the inverse one: they stay in
 // registers. half: the columns, cols / 2 + 1.
 template <class P, class BACK, class FILTER, int BLOCKS>
-__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
-    filter_columns(float2* spectra, int half, int cols, long long pitch, FILTER filter) {
+__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) filter_columns(
+    float2* spectra, int half, int cols, long long pitch, FILTER filter) {
     constexpr int R = P::radix(P::PASSES - 1), STEP = P::N / R, EACH = P::each_thread(P::PASSES - 1);
     static_assert(P::COLUMNS && BACK::COLUMNS && BACK::N == P::N && BACK::ROWS == P::ROWS, "both are of the columns");
     static_assert(BACK::THREADS == P::THREADS && BACK::radix(0) == R, "each thread keeps its values");
@@ -75,7 +77,8 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
     const float u = static_cast<float>(col) / static_cast<float>(cols);
 
     float2 values[EACH * R];
-    const auto place = [&](int i) {  // of the thread's value i in `values`; known at compile time, as loops are unrolled
+    // The place of value i of the thread; known at compile time, as loops are unrolled.
+    const auto place = [&](int i) {
         const int distance = i - group.thread;
         return distance % STEP / P::THREADS * R + distance / STEP;
     };
@@ -94,8 +97,8 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
 
 // images = scale * inverse transforms of the rows of spectra; scale is 1 / (rows * cols) to normalise.
 template <class P, bool EVEN, int BLOCKS>
-__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS)
-    spectra_to_rows(const float2* spectra, float* images, long long count, long long pitch, float scale) {
+__global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) spectra_to_rows(
+    const float2* spectra, float* images, long long count, long long pitch, float scale) {
     constexpr int COLS = RealRow<EVEN>::inputs(P::N);
     const Group<P> group(exchanged);
     const long long row = static_cast<long long>(blockIdx.x) * P::ROWS + group.row;
