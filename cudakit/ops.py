@@ -12,6 +12,10 @@ from cudakit.families.attention import FAMILY as _ATTENTION
 from cudakit.families.attention import attention
 from cudakit.families.blur import FAMILY as _BLUR
 from cudakit.families.blur import blur
+from cudakit.families.fft import FFT as _FFT
+from cudakit.families.fft import IRFFT as _IRFFT
+from cudakit.families.fft import RFFT as _RFFT
+from cudakit.families.fft import fft, ifft, irfft, rfft
 from cudakit.families.gemm import FAMILY as _GEMM
 from cudakit.families.gemm import gemm
 from cudakit.families.gemm_half import FAMILY as _GEMM_HALF
@@ -39,7 +43,7 @@ from cudakit.family import Family
 
 __all__ = [
     "add", "add_broadcast", "argmax", "attention",
-    "blur", "cast", "families", "fill", "gemm", "matrix_add", "max", "normal", "scale",
+    "blur", "cast", "families", "fft", "fill", "gemm", "ifft", "irfft", "matrix_add", "max", "normal", "rfft", "scale",
     "softmax", "softmax_backward", "sum", "threshold", "uniform",
 ]  # fmt: skip
 
@@ -67,5 +71,8 @@ def families() -> dict[str, Family[Any]]:
         _BLUR,
         _UNIFORM,
         _NORMAL,
+        _FFT,
+        _RFFT,
+        _IRFFT,
     )
     return {family.name: family for family in every}

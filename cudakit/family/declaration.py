@@ -44,7 +44,7 @@ class Slot:
         role: The index of an input; -1 for the first output, -2 for the second; None for the scratch memory.
         offset: Bytes after the array's first element.
         elements: The dtype that the bytes are read as, "" for the array's own. An array with an offset, or with
-            elements of another size, must be contiguous.
+            elements of another size, must be contiguous, unless its complex numbers are read as their two parts.
     """
 
     role: int | None
@@ -70,6 +70,8 @@ class Slot:
         own = memory.as_dtype(self.elements) if self.elements else array.dtype
         if not self.offset and own.itemsize == array.itemsize:
             return array.view(own)
+        if not self.offset and array.dtype.kind == "c" and 2 * own.itemsize == array.itemsize:
+            return array[..., None].view(own)  # any strides: the two parts of each number are adjacent
         return array.reshape(-1).view(np.uint8)[self.offset :].view(own)
 
 

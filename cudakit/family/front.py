@@ -116,13 +116,17 @@ def _known_by(family: Ladder[Any], options: Mapping[str, Any]) -> tuple[Any, ...
                 known += (name, kind, np.asarray(value).tobytes())
             elif kind is np.void:
                 known += (name, value.dtype, value.tobytes())
-            elif kind in _PLAIN or isinstance(value, np.dtype):
+            elif kind in _PLAIN or isinstance(value, np.dtype) or _is_of_ints(value):
                 known += (name, kind, value)
             else:
                 raise TypeError(f"{name} may change")
         else:
             known += (name, None if scalar.kind is None else scalar.kind(value))
     return tuple(known)
+
+
+def _is_of_ints(value: Any) -> bool:
+    return type(value) is tuple and all(type(each) is int for each in value)
 
 
 def _first(

@@ -191,7 +191,7 @@ class DeviceArray(Strided):
         old = self.dtype.itemsize
         if new.itemsize == old:
             return self._view(0, self.shape, self.strides, new)
-        if not self.shape or self.strides[-1] != old or self.shape[-1] * old % new.itemsize:
+        if not self.shape or (self.strides[-1] != old and self.shape[-1] != 1) or self.shape[-1] * old % new.itemsize:
             raise ValueError(
                 f"an array of {self.dtype}, shape {self.shape} and strides {self.strides} cannot be viewed as {new}: "
                 f"its last axis must be contiguous and hold a whole number of {new} elements"

@@ -8,15 +8,15 @@ from types import ModuleType
 from typing import Any
 
 from cudakit.family import Ladder
-from cudakit.measure.peers import with_cublas
+from cudakit.measure.peers import with_cublas, with_cufft
 from cudakit.measure.peers.peer import Peer
 
 
 def peers_of(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[Peer]:
     """Return the peers of `family` with its `options`, if their package is installed and sees GPU number `ordinal`.
-    cuBLAS, the ceiling of a matrix product, is included even if its bindings are not installed; its row then has the
-    reason."""
-    peers: list[Peer] = [*with_cublas.peers(family, options)]
+    cuBLAS and cuFFT, the ceilings of products and Fourier transforms, are included even if their bindings are not
+    installed; their rows then have the reason."""
+    peers: list[Peer] = [*with_cublas.peers(family, options), *with_cufft.peers(family, options)]
     if importlib.util.find_spec("cupy") is not None:
         from cudakit.measure.peers import with_cupy
 

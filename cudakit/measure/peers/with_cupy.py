@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import cupy
+import cupyx.scipy.fft
 
 from cudakit import ops
 from cudakit.family import Ladder, several
@@ -50,6 +51,8 @@ class CupyPeer:
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if self.options.get("to") == "int32":
             return "CuPy casts to int32 towards zero"
+        if dtype == "float16" and self.work in (_fft, _rfft):
+            return "CuPy has no FFT of pairs of float16"
         return "CuPy has no bfloat16" if dtype == "bfloat16" or self.options.get("to") == "bfloat16" else None
 
     @contextmanager
@@ -114,6 +117,39 @@ for _name, _function in (("sum", cupy.sum), ("max", cupy.max), ("argmax", cupy.a
 @_peer("gemm_half", "cupy.matmul(out=)")
 def _matmul(a: Any, b: Any, output: Any) -> Call:
     return lambda: cupy.matmul(a, b, out=output)
+
+
+def _axes(axes: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(-axes, 0)) if isinstance(axes, int) else tuple(axes)
+
+
+@_peer("fft", "cupyx.scipy.fft.fftn, plan made beforehand")
+def _fft(
+    x: Any, output: Any, axes: int | Sequence[int] = 1, norm: str | None = "backward", inverse: bool = False
+) -> Call:
+    plan = cupyx.scipy.fft.get_fft_plan(x, axes=_axes(axes))
+    function = cupyx.scipy.fft.ifftn if inverse else cupyx.scipy.fft.fftn
+    norm = norm or ("forward" if inverse else "backward")
+    return _then_copied(lambda: function(x, axes=_axes(axes), norm=norm, plan=plan), output)
+
+
+@_peer("rfft", "cupyx.scipy.fft.rfftn, plan made beforehand")
+def _rfft(x: Any, output: Any, axes: int | Sequence[int] = 1, norm: str | None = "backward") -> Call:
+    plan = cupyx.scipy.fft.get_fft_plan(x, axes=_axes(axes), value_type="R2C")
+    return _then_copied(lambda: cupyx.scipy.fft.rfftn(x, axes=_axes(axes), norm=norm or "backward", plan=plan), output)
+
+
+def _then_copied(transform: Callable[[], Any], output: Any) -> Call:
+    """Return a call that copies the first result to the output, for the check; later results, which are timed, are not
+    copied, as CuPy's transforms cannot write into an existing array."""
+    unchecked = [output]
+
+    def call() -> None:
+        result = transform()
+        while unchecked:
+            unchecked.pop()[...] = result
+
+    return call
 
 
 def peers(family: Ladder[Any], ordinal: int, options: Mapping[str, Any]) -> list[CupyPeer]:

@@ -12,7 +12,7 @@ import torch
 
 from cudakit import ops
 from cudakit.family import Ladder, several
-from cudakit.measure.peers import torch_attention
+from cudakit.measure.peers import torch_attention, torch_fft
 from cudakit.measure.peers.peer import call_of_work
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ class TorchPeer:
     arrays: str = "torch"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        return "torch casts to int32 towards zero" if self.options.get("to") == "int32" else None
+        if self.options.get("to") == "int32":
+            return "torch casts to int32 towards zero"
+        return torch_fft.refusal(self.work, dtype)
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
         return on_stream(stream, self.ordinal)

@@ -1,0 +1,92 @@
+"""The variants of the Fourier transforms, in the order of their ladder."""
+
+from __future__ import annotations
+
+import struct
+
+from cudakit.families.fft_host import rounding_direct
+from cudakit.families.fft_plan import Plan, plan_for
+from cudakit.families.fft_problem import FftProblem, Pass
+from cudakit.family import MAX_GRID_X, Launch, Slot, ceil_div, cpp_bool, variant
+
+_KERNELS = {"fft": "complex_rows", "rfft": "real_rows", "irfft": "rows_to_real"}
+
+
+def _strides(strides: tuple[int, int, int]) -> bytes:
+    """Return the struct Strides of kernels/fft/06_rows.cu."""
+    return struct.pack("=3q", *strides)
+
+
+def _real(problem: FftProblem, one: Pass) -> tuple[Slot, Slot]:
+    """Return the arrays of a pass as real numbers."""
+    dtype = "float16" if problem.half else "float32"
+    return one.source.at(dtype=dtype), one.target.at(dtype=dtype)
+
+
+def _rows(problem: FftProblem, one: Pass, most: int, rows: int, registers: int) -> Launch | str:
+    """Return the launch of one pass with all radices in one kernel, or the reason why no plan supports it."""
+    even = one.n % 2 == 0
+    n = one.n // 2 if one.form != "fft" and even else one.n
+    plan = plan_for(n, one.inner, one.columns, problem.shared, most=most, rows=rows, registers=registers)
+    if not isinstance(plan, Plan):
+        return plan
+    blocks = ceil_div(one.inner, plan.rows) * one.outer
+    if blocks > MAX_GRID_X:
+        return _TOO_MANY.format(MAX_GRID_X, blocks)
+    flag = one.inverse if one.form == "fft" else even
+    constants = plan.text, "__half" if problem.half else "float", cpp_bool(one.contiguous), cpp_bool(flag), plan.blocks
+    return Launch(
+        blocks,
+        plan.block,
+        (*_real(problem, one), one.inner, _strides(one.x), _strides(one.y), one.scale),
+        shared=plan.shared(always=one.form == "rfft"),
+        entry=f"{_KERNELS[one.form]}<{', '.join(map(str, constants))}>",
+        scratch=problem.temporary_bytes if None in (one.source.role, one.target.role) else 0,
+    )
+
+
+_FORMS = {"fft": "COMPLEX", "rfft": "FROM_REAL", "irfft": "TO_REAL"}
+_BLOCK = 256
+_TOO_MANY = "at most {} blocks supported, got {}"
+
+
+@variant("fft/01_direct.cu", rounding=rounding_direct)
+def direct(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """one thread per output, which sums n products"""
+    p, between = problem, [problem.temporary(number) for number in (0, 1)]
+    places = [p.x, *(between[number % 2] for number in range(len(p.axes) - 1)), p.y]
+    copied = p.in_place and len(p.axes) == 1
+    passes = p.along([p.x, between[0]] if copied else places)
+    scratch = p.temporary_bytes * (2 if len(p.axes) > 2 else int(copied or len(p.axes) > 1))
+    dtype = "__half" if p.half else "float"
+    launches = []
+    for one in passes:
+        outputs = one.n // 2 + 1 if one.form == "rfft" else one.n
+        args = (*_real(p, one), one.n, outputs, one.inner, one.rows, _strides(one.x), _strides(one.y), one.scale)
+        entry = f"direct<{dtype}, {_FORMS[one.form]}, {cpp_bool(one.inverse)}>"
+        launches.append(Launch(ceil_div(outputs * one.rows, _BLOCK), _BLOCK, args, entry=entry, scratch=scratch))
+    if copied:
+        (one,) = p.along([between[0], p.y])
+        back = (*_real(p, one), one.n, one.inner, one.rows, _strides(one.x), _strides(one.y))
+        launches.append(Launch(launches[0].grid, _BLOCK, back, entry=f"copy_rows<{dtype}>", scratch=scratch))
+    blocks = max(ceil_div(p.y.size, _BLOCK), ceil_div(p.x.size, _BLOCK))
+    return tuple(launches) if blocks <= MAX_GRID_X else _TOO_MANY.format(MAX_GRID_X, blocks)
+
+
+@variant(
+    "fft/06_rows.cu",
+    problems="composite",
+    tune={"most": (0, 8, 16, 32), "rows": (0, 1, 2, 4, 8, 16), "registers": (0, 40, 48, 64, 80, 128)},
+)
+def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) -> tuple[Launch, ...] | str:
+    """several rows per block, all radices in one launch"""
+    launches = []
+    for one in problem.passes:
+        made = _rows(problem, one, most, rows, registers)
+        if isinstance(made, str):
+            return made
+        launches.append(made)
+    return tuple(launches)
+
+
+LADDER = (direct, rows)

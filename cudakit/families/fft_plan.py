@@ -1,0 +1,160 @@
+"""Plans of kernels/fft/06_rows.cu: the radices of a length, threads per row, rows per block, blocks per multiprocessor.
+
+The best plans of an H200 are in `MEASURED`; all other lengths use the rule of `plan_for`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cudakit.family import ceil_div, cpp_bool
+
+PRIMES = (2, 3, 5, 7, 11, 13)
+# The longest row of one block, in complex values: 128 KB of shared memory and the gaps between banks.
+LONGEST = 1 << 14
+# The largest radix of the rule. A thread holds that many values in registers.
+LARGEST_RADIX = 16
+MOST_THREADS, MOST_BLOCKS = 1024, 16
+# Threads per block of the rule, and adjacent columns per block.
+THREADS, COLUMNS = 128, 16
+# Registers per multiprocessor, and per thread by the values that it holds.
+_REGISTERS = 65536
+_REGISTERS_OF = {8: 48, 16: 64, 32: 128, 64: 255}
+
+# (complex values per row, columns): (threads per row, rows per block, registers per thread, radices).
+MEASURED: dict[tuple[int, bool], tuple[int, int, int, tuple[int, ...]]] = {}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The template arguments of Plan in kernels/fft/passes.cuh, and the least blocks per multiprocessor."""
+
+    n: int
+    threads: int
+    rows: int
+    columns: bool
+    radices: tuple[int, ...]
+    blocks: int
+
+    @property
+    def text(self) -> str:
+        """The C++ type."""
+        numbers = self.n, self.threads, self.rows, cpp_bool(self.columns), *self.radices
+        return f"Plan<{', '.join(map(str, numbers))}>"
+
+    @property
+    def block(self) -> int:
+        """Threads per block."""
+        return self.threads * self.rows
+
+    def shared(self, *, always: bool = False) -> int:
+        """Return the bytes of shared memory per block. always: also for one pass."""
+        if len(self.radices) == 1 and not always:
+            return 0
+        return 8 * self.rows * pitch(self.n, self.rows if self.columns else 0, self.radices)
+
+
+def pitch(n: int, columns: int, radices: tuple[int, ...]) -> int:
+    """Return the values per row in shared memory, with the gaps that passes.cuh leaves. columns: adjacent columns per
+    block, 0 for rows."""
+    banks = (1 if columns >= 16 else 16 // columns) if columns else 16
+    most, span = n, 1
+    for number, radix in enumerate(radices[:-1]):
+        run = span * radix
+        while number == 0 and run % banks:
+            run += radix
+        gap = 0 if span >= banks else (span + banks - run % banks) % banks
+        most = max(most, n + (n - 1) // run * gap)
+        span *= radix
+    return most
+
+
+def largest_prime(n: int) -> int:
+    """Return the largest prime factor of a length; 1 for 1."""
+    largest, factor = 1, 2
+    while factor * factor <= n:
+        if n % factor:
+            factor += 1
+        else:
+            largest, n = factor, n // factor
+    return max(largest, n)
+
+
+def _factorisations(n: int, most: int, fewest: int) -> Iterator[tuple[int, ...]]:
+    """Yield the descending factors of n, `fewest` of them, each from 2 to `most`."""
+    if fewest == 1:
+        if 1 < n <= most:
+            yield (n,)
+        return
+    for factor in range(min(most, n), 1, -1):
+        if n % factor == 0:
+            for rest in _factorisations(n // factor, factor, fewest - 1):
+                yield (factor, *rest)
+
+
+def _cost(n: int, threads: int, radices: tuple[int, ...], most: int) -> float:
+    """Return the values that threads compute in all passes, as a multiple of n, idle threads included; more if a thread
+    holds more than `most` values."""
+    passes = [(ceil_div(n // radix, threads), radix) for radix in radices]
+    held = max(each * radix for each, radix in passes)
+    return sum(each * radix * threads / n for each, radix in passes) + max(0.0, held / most - 1)
+
+
+@functools.cache
+def radices_of(n: int, most: int = LARGEST_RADIX) -> tuple[int, tuple[int, ...]]:
+    """Return threads per row and radices of a length whose prime factors are in PRIMES: as few passes as radices of at
+    most `most` allow, and few idle threads."""
+    if n == 1:
+        return 1, (1,)
+    passes = next(count for count in range(1, 64) if any(True for _ in _factorisations(n, most, count)))
+    choices = (
+        (_cost(n, n // radix, radices, most), n // radix, radices)
+        for radices in _factorisations(n, most, passes)
+        for radix in set(radices)
+        if n // radix <= MOST_THREADS
+    )
+    _, threads, radices = min(choices, default=(0.0, MOST_THREADS, next(_factorisations(n, most, passes))))
+    return threads, radices
+
+
+@functools.cache
+def plan_for(
+    n: int, inner: int, columns: bool, shared: int, *, most: int = 0, rows: int = 0, registers: int = 0
+) -> Plan | str:
+    """Return the plan for rows of n complex values, or a sentence if no plan supports them.
+
+    Args:
+        n: Values per row.
+        inner: Rows that a block may share.
+        columns: Whether these rows are adjacent columns of a matrix.
+        shared: Bytes of shared memory that the device has per block.
+        most: The largest radix; 0 for the default. Not 0: a measured plan is not used.
+        rows: Rows per block; 0 for the default.
+        registers: Registers per thread that the compiler should stay within; 0 for the default.
+    """
+    prime = largest_prime(n)
+    if prime > PRIMES[-1]:
+        return f"prime factors up to {PRIMES[-1]} supported, the length {n} has {prime}"
+    if n > LONGEST:
+        return f"rows of at most {LONGEST} complex values supported, got {n}"
+    measured = None if most else MEASURED.get((n, columns))
+    if measured is not None:
+        threads, best_rows, best_registers, radices = measured
+    else:
+        threads, radices = radices_of(n, max(most or LARGEST_RADIX, prime))
+        best_rows = max(THREADS // threads, COLUMNS if columns else 1)
+        held = max(ceil_div(n // radix, threads) * radix for radix in radices)
+        best_registers = next((count for values, count in _REGISTERS_OF.items() if held <= values), 255)
+    wanted = min(rows or best_rows, 1 << max(inner - 1, 0).bit_length())
+    limit = registers or best_registers
+    while wanted:
+        block = threads * wanted
+        blocks = max(1, min(MOST_BLOCKS, 2048 // block, _REGISTERS // (limit * block)))
+        plan = Plan(n, threads, wanted, columns, radices, blocks)
+        if block <= MOST_THREADS and plan.shared(always=True) <= shared:
+            return plan
+        wanted //= 2
+    return f"a row of {n} complex values needs {8 * math.prod(radices)} bytes of shared memory, a block has {shared}"
