@@ -34,12 +34,12 @@ def _rows(problem: FftProblem, one: Pass, most: int, rows: int, registers: int) 
     if blocks > MAX_GRID_X:
         return _TOO_MANY.format(MAX_GRID_X, blocks)
     flag = one.inverse if one.form == "fft" else even
-    constants = plan.text, "__half" if problem.half else "float", cpp_bool(one.contiguous), cpp_bool(flag), plan.blocks
+    constants = plan.text, "__half" if problem.half else "float", one.access, cpp_bool(flag), plan.blocks
     return Launch(
         blocks,
         plan.block,
         (*_real(problem, one), one.inner, _strides(one.x), _strides(one.y), one.scale),
-        shared=plan.shared(always=one.form == "rfft"),
+        shared=plan.shared,
         entry=f"{_KERNELS[one.form]}<{', '.join(map(str, constants))}>",
         scratch=problem.temporary_bytes if None in (one.source.role, one.target.role) else 0,
     )

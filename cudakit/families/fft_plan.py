@@ -50,25 +50,25 @@ class Plan:
         """Threads per block."""
         return self.threads * self.rows
 
-    def shared(self, *, always: bool = False) -> int:
-        """Return the bytes of shared memory per block. always: also for one pass."""
-        if len(self.radices) == 1 and not always:
-            return 0
-        return 8 * self.rows * pitch(self.n, self.rows if self.columns else 0, self.radices)
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory per block."""
+        return 8 * self.rows * _pitch(self)
 
 
-def pitch(n: int, columns: int, radices: tuple[int, ...]) -> int:
-    """Return the values per row in shared memory, with the gaps that passes.cuh leaves. columns: adjacent columns per
-    block, 0 for rows."""
-    banks = (1 if columns >= 16 else 16 // columns) if columns else 16
-    most, span = n, 1
-    for number, radix in enumerate(radices[:-1]):
+def _pitch(plan: Plan) -> int:
+    """Return the distance of rows in shared memory, in values, with the gaps that passes.cuh leaves between banks."""
+    banks = max(1, 16 // plan.rows) if plan.columns else 16
+    most, span = plan.n, 1
+    for number, radix in enumerate(plan.radices[:-1]):
         run = span * radix
         while number == 0 and run % banks:
             run += radix
         gap = 0 if span >= banks else (span + banks - run % banks) % banks
-        most = max(most, n + (n - 1) // run * gap)
+        most = max(most, plan.n + (plan.n - 1) // run * gap)
         span *= radix
+    while not plan.columns and plan.threads < banks and most % banks != plan.threads % banks:
+        most += 1
     return most
 
 
@@ -154,7 +154,7 @@ def plan_for(
         block = threads * wanted
         blocks = max(1, min(MOST_BLOCKS, 2048 // block, _REGISTERS // (limit * block)))
         plan = Plan(n, threads, wanted, columns, radices, blocks)
-        if block <= MOST_THREADS and plan.shared(always=True) <= shared:
+        if block <= MOST_THREADS and plan.shared <= shared:
             return plan
         wanted //= 2
     return f"a row of {n} complex values needs {8 * math.prod(radices)} bytes of shared memory, a block has {shared}"

@@ -21,12 +21,13 @@ _SHARED = "the output of {what} overlaps {name}, whose elements have another siz
 
 @dataclass(frozen=True)
 class Place:
-    """An array of one problem: its Slot, extents and strides, in elements; complex ones if it is complex."""
+    """An array of one problem: its Slot, extents and strides, in elements. pairs: whether it is real, and its first
+    element is on the boundary of a pair."""
 
     slot: Slot
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    complex: bool
+    pairs: bool = False
 
     @property
     def size(self) -> int:
@@ -39,7 +40,8 @@ class Pass:
     """Transforms of n elements along one axis: `outer` times `inner` of them.
 
     Strides are in elements, of (outer, inner, step). columns: the inner rows are nearer to each other than the elements
-    of a row. form: "fft", "rfft" or "irfft"; n is the length of the real side.
+    of a row. form: "fft", "rfft" or "irfft"; n is the length of the real side. pairs: whether each row of the real side
+    starts on the boundary of a pair.
     """
 
     form: str
@@ -53,6 +55,7 @@ class Pass:
     columns: bool
     inverse: bool
     scale: float
+    pairs: bool = False
 
     @property
     def rows(self) -> int:
@@ -60,9 +63,12 @@ class Pass:
         return self.outer * self.inner
 
     @property
-    def contiguous(self) -> bool:
-        """Whether the elements of each row are adjacent, in both arrays."""
-        return self.n == 1 or self.x[2] == self.y[2] == 1
+    def access(self) -> str:
+        """The Access of kernels/fft/storage.cuh: whether the elements of each row are adjacent, in both arrays, and
+        pairs of real ones are aligned."""
+        if self.n > 1 and (self.x[2] != 1 or self.y[2] != 1):
+            return "STRIDED"
+        return "ALIGNED_PAIRS" if self.pairs else "CONTIGUOUS"
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class FftProblem:
         """Return the place of intermediate results in scratch memory: contiguous, of the complex side's shape."""
         shape = self.x.shape if self.form == "irfft" else self.y.shape
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return Place(SCRATCH.at(number * self.temporary_bytes), shape, strides, True)
+        return Place(SCRATCH.at(number * self.temporary_bytes), shape, strides)
 
     @functools.cached_property
     def passes(self) -> tuple[Pass, ...]:
@@ -156,7 +162,9 @@ def _pass(form: str, axis: int, n: int, x: Place, y: Place, inverse: bool, scale
     if not columns and inner[0] < outer[0]:
         outer, inner = inner, outer
     xs, ys = ((outer[i], inner[i], steps[i - 1]) for i in (1, 2))
-    return Pass(form, n, outer[0], inner[0], x.slot, y.slot, xs, ys, columns, inverse, scale)
+    real, reals = (y, ys) if form == "irfft" else (x, xs)
+    pairs = real.pairs and (outer[0] == 1 or reals[0] % 2 == 0) and (inner[0] == 1 or reals[1] % 2 == 0)
+    return Pass(form, n, outer[0], inner[0], x.slot, y.slot, xs, ys, columns, inverse, scale, pairs)
 
 
 # Checks ---------------------------------------------------------------------------------------------------------------
@@ -210,7 +218,7 @@ def _place(what: str, name: str, array: Any, slot: Slot, is_complex: bool) -> Pl
     if not is_complex:
         if array.dtype not in (np.float32, np.float16):
             raise ValueError(f"{what} takes real numbers in float32 or float16, {name} is {array.dtype}")
-        return Place(slot, tuple(array.shape), strides, False)
+        return Place(slot, tuple(array.shape), strides, array.pointer % (2 * array.itemsize) == 0)
     shape = complex_shape(what, array)
     nbytes = 8
     if array.dtype == np.float16:
@@ -224,7 +232,7 @@ def _place(what: str, name: str, array: Any, slot: Slot, is_complex: bool) -> Pl
         strides = tuple(stride // 2 for stride in strides[:-1])
     if array.size and array.pointer % nbytes:
         raise ValueError(f"{what} takes complex numbers aligned to {nbytes} bytes, {name} is at {array.pointer:#x}")
-    return Place(slot, shape, strides, True)
+    return Place(slot, shape, strides)
 
 
 def factor(norm: str | None, inverse: bool, size: int) -> float:

@@ -156,13 +156,53 @@ def _softmax(ctx: Any, grad: Any) -> Any:
     return of_x, library.missing(grad, ctx.mask, what, _ADVICE) if any(of_mask) else None
 
 
+# fft, ifft, rfft, irfft -----------------------------------------------------------------------------------------------
+
+# The norm of the inverse transform with the same factor.
+_MIRRORED = {"backward": "forward", "forward": "backward", "ortho": "ortho", None: None}
+
+
+def _save_axes(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
+    ctx.axes, ctx.norm = inputs[1], _MIRRORED[keyword_only_inputs["norm"]]
+    real = output if len(inputs) > 2 else inputs[0]
+    ctx.length, ctx.pairs = real.shape[-1], real.dtype == torch.float16
+
+
+def _fft(ctx: Any, grad: Any) -> Any:
+    return _OPS.ifft(grad, ctx.axes, norm=ctx.norm), None
+
+
+def _ifft(ctx: Any, grad: Any) -> Any:
+    return _OPS.fft(grad, ctx.axes, norm=ctx.norm), None
+
+
+def _weighted(ctx: Any, terms: Any, weight: float) -> Any:
+    """The terms that stand for two of a real array's transform, times `weight`; the others unchanged."""
+    along = torch.arange(ctx.length // 2 + 1, device=terms.device)
+    single = (along == 0) | (2 * along == ctx.length)
+    factors = torch.where(single, 1.0, weight).to(torch.float16 if ctx.pairs else torch.float32)
+    return terms * (factors.unsqueeze(-1) if ctx.pairs else factors)
+
+
+def _rfft(ctx: Any, grad: Any) -> Any:
+    return _OPS.irfft(_weighted(ctx, grad, 0.5), ctx.axes, ctx.length, norm=ctx.norm), None
+
+
+def _irfft(ctx: Any, grad: Any) -> Any:
+    return _weighted(ctx, _OPS.rfft(grad, ctx.axes, norm=ctx.norm), 2.0), None, None
+
+
 GRADIENTS: dict[str, tuple[Setup, Backward]] = {
     "add": (_save_shapes, _add),
     "add_broadcast": (_save_shapes, _add_broadcast),
     "blur": (_save_border, _blur),
     "cast": (_save_dtype, _cast),
+    "fft": (_save_axes, _fft),
     "gemm": (_save_product, _gemm),
+    "ifft": (_save_axes, _ifft),
+    "irfft": (_save_axes, _irfft),
     "matrix_add": (_save_shapes, _add),
+    "rfft": (_save_axes, _rfft),
     "scale": (_save_factor, _scale),
     "softmax": (_save_softmax, _softmax),
     "sum": (_save_axis, _sum),

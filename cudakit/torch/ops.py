@@ -52,6 +52,17 @@ def _cast(x: Any, to: Any, *, out: Any = None, **options: Any) -> Any:
     return ops.cast(x, _name(to), out, **options)
 
 
+def _irfft(x: Any, axes: int = 1, n: int | None = None, *, out: Any = None, **options: Any) -> Any:
+    return ops.irfft(x, axes, out, n=n, **options)
+
+
+def _transformed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(x: Any, axes: int = 1, *, out: Any = None, **options: Any) -> Any:
+        return function(x, axes, out, **options)
+
+    return call
+
+
 def _name(dtype: Any) -> str:
     """The name of a torch dtype in numpy and ml_dtypes."""
     return str(dtype).removeprefix("torch.")
@@ -92,9 +103,21 @@ def _like_reduced(what: str) -> Like:
     return like
 
 
+def _like_rfft(x: Any, axes: int = 1, **options: Any) -> tuple[Any, Any]:
+    terms = (*x.shape[:-1], x.shape[-1] // 2 + 1)
+    return ((*terms, 2), x.dtype) if x.dtype == torch.float16 else (terms, torch.complex64)
+
+
+def _like_irfft(x: Any, axes: int = 1, n: int | None = None, **options: Any) -> tuple[Any, Any]:
+    is_half = x.dtype == torch.float16
+    *batch, terms = x.shape[:-1] if is_half else x.shape
+    return (*batch, 2 * (terms - 1) if n is None else n), torch.float16 if is_half else torch.float32
+
+
 # The ops --------------------------------------------------------------------------------------------------------------
 
 _VARIANT = 'str variant="auto"'
+_TRANSFORM = f'(Tensor x, int axes=1, *, str? norm="backward", {_VARIANT}) -> Tensor'
 _REDUCTION = f"(Tensor x, int? axis=None, *, {_VARIANT}) -> Tensor"
 
 OPS: dict[str, Op] = {
@@ -111,14 +134,20 @@ OPS: dict[str, Op] = {
     ),
     "blur": Op(f'(Tensor images, *, str border="zero", {_VARIANT}) -> Tensor', ops.blur, _like_first),
     "cast": Op(f"(Tensor x, ScalarType to, *, {_VARIANT}) -> Tensor", _cast, _like_cast),
+    "fft": Op(_TRANSFORM, _transformed(ops.fft), _like_first),
     "gemm": Op(
         "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1.0, float beta=0.0, ScalarType? dtype=None, "
         f"{_VARIANT}) -> Tensor",
         _gemm,
         _like_product,
     ),
+    "ifft": Op(_TRANSFORM, _transformed(ops.ifft), _like_first),
+    "irfft": Op(
+        f'(Tensor x, int axes=1, int? n=None, *, str? norm="backward", {_VARIANT}) -> Tensor', _irfft, _like_irfft
+    ),
     "matrix_add": Op(f"(Tensor a, Tensor b, *, {_VARIANT}) -> Tensor", ops.matrix_add, _like_first),
     "max": Op(_REDUCTION, ops.max, _like_reduced("max")),
+    "rfft": Op(_TRANSFORM, _transformed(ops.rfft), _like_rfft),
     "scale": Op(f"(Tensor x, float factor, *, {_VARIANT}) -> Tensor", ops.scale, _like_first),
     "softmax": Op(
         f"(Tensor x, Tensor? mask=None, *, bool log=False, float scale=1.0, {_VARIANT}) -> Tensor",

@@ -6,10 +6,7 @@
 #pragma once
 
 #include "passes.cuh"
-
-struct Strides {
-    long long outer, inner, step;
-};
+#include "strides.cuh"
 
 template <bool INVERSE>
 __device__ inline float2 directed(float2 z) {

@@ -109,7 +109,7 @@ def test_torchs_calls_do_the_familys_work(name):
     from cudakit.measure.peers.torch_attention import store
 
     family = FAMILIES[name]
-    dtype = "float32" if "float32" in family.usual_dtypes else "float16"
+    dtype = next(kind for kind in ("float32", "complex64", "float16") if kind in family.usual_dtypes)
     for options in family.modes.values():
         taken = family.read_shape(family.shapes["sim"][0])
         host = family.inputs_for(taken, memory.as_dtype(dtype), np.random.default_rng(1), **options)

@@ -20,7 +20,8 @@ OPS = torch.ops.cudakit
 
 
 def random(*shape, dtype=torch.float32, grad=False, seed=0):
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+    draws = torch.float32 if not dtype.is_complex else dtype
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=draws).to(dtype)
     return made.requires_grad_(grad)
 
 
@@ -28,6 +29,7 @@ def grown(*shape, **options):
     return random(*shape, grad=True, **options)
 
 
+COMPLEX = torch.complex64
 HEADS = (1, 2, 9, 8)
 
 # Each op, with tensors that record gradients if the op has one: (name, arguments, options).
@@ -43,6 +45,8 @@ CALLS = [
     ("blur", lambda: (random(2, 9, 12),), {"border": "clamp"}),
     ("cast", lambda: (grown(40), torch.bfloat16), {}),
     ("cast", lambda: (random(40), torch.int32), {}),
+    ("fft", lambda: (grown(3, 20, dtype=COMPLEX),), {}),
+    ("fft", lambda: (grown(2, 6, 10, dtype=COMPLEX), 2), {"norm": "forward"}),
     ("fill", lambda: (random(5, 7).T, 2.5), {}),
     ("gemm", lambda: (grown(7, 9), grown(9, 5)), {"alpha": 0.5}),
     ("gemm", lambda: (grown(7, 9), grown(3, 9, 5), grown(3, 7, 5)), {"alpha": 0.5, "beta": 2.0}),
@@ -53,9 +57,16 @@ CALLS = [
         lambda: (grown(8, 16, dtype=torch.float16), grown(16, 8, dtype=torch.float16)),
         {"dtype": torch.float32},
     ),
+    ("ifft", lambda: (grown(20, 3, dtype=COMPLEX).T,), {}),
+    ("ifft", lambda: (grown(2, 6, 10, dtype=COMPLEX), 2), {"norm": "ortho"}),
+    ("irfft", lambda: (grown(3, 11, dtype=COMPLEX),), {}),
+    ("irfft", lambda: (grown(2, 6, 11, dtype=COMPLEX), 2, 21), {"norm": "ortho"}),
     ("matrix_add", lambda: (grown(5, 7), grown(5, 7, seed=1)), {}),
     ("max", lambda: (random(5, 33), 0), {}),
     ("normal", lambda: (random(33),), {"seed": 5}),
+    ("rfft", lambda: (grown(3, 20),), {}),
+    ("rfft", lambda: (grown(2, 6, 21), 2), {"norm": "forward"}),
+    ("rfft", lambda: (random(3, 20, dtype=torch.float16),), {}),
     ("scale", lambda: (grown(5, 7), 1.5), {}),
     ("softmax", lambda: (grown(5, 33),), {}),
     ("softmax", lambda: (grown(33), random(33)), {"scale": 0.5}),
@@ -118,6 +129,16 @@ def attention(q, k, v, lengths=None, *, causal=False):
     return torch.nn.functional.pad(seen, (0, 0, 0, q.shape[2] - queries))
 
 
+def transform(function):
+    def call(x, axes=1, n=None, *, norm="backward"):
+        extents = {"s": (*x.shape[x.dim() - axes : -1], n)} if n else {}
+        half = x.dtype == torch.float16
+        made = function(x.float() if half else x, dim=tuple(range(-axes, 0)), norm=norm, **extents)
+        return torch.view_as_real(made).half() if half else made
+
+    return call
+
+
 THEIRS = {
     "add": torch.add,
     "add_broadcast": add_broadcast,
@@ -125,16 +146,20 @@ THEIRS = {
     "attention": attention,
     "blur": blur,
     "cast": lambda x, to: x.round().to(to) if to == torch.int32 else x.to(to),
+    "fft": transform(torch.fft.fftn),
     "gemm": gemm,
+    "ifft": transform(torch.fft.ifftn),
+    "irfft": transform(torch.fft.irfftn),
     "matrix_add": torch.add,
     "max": torch.amax,
+    "rfft": transform(torch.fft.rfftn),
     "scale": torch.mul,
     "softmax": softmax,
     "softmax_backward": softmax_backward,
     "sum": torch.sum,
     "threshold": lambda x, limit: torch.where(x < limit, 0.0, x),
 }
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 1e-5, COMPLEX: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
 def close(ours, theirs, tolerance=None):

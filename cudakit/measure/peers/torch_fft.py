@@ -24,9 +24,7 @@ def _fft(
 
 
 @ops.families()["rfft"].peer("torch", "torch.fft.rfftn(out=)")
-def _rfft(
-    x: Any, output: Any, axes: int | Sequence[int] = 1, norm: str | None = "backward"
-) -> Callable[[], Any]:
+def _rfft(x: Any, output: Any, axes: int | Sequence[int] = 1, norm: str | None = "backward") -> Callable[[], Any]:
     return lambda: torch.fft.rfftn(x, dim=_axes(axes), norm=norm or "backward", out=output)
 
 
