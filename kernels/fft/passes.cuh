@@ -106,7 +106,6 @@ __device__ inline void twiddle(float2 (&x)[R], int k) {
             if (r + s < R) x[r + s] = x[r + s] * (high * low[s]);
         }
     }
-#endif
 }
 
 // Value j + r * STEP for r = 0 .. R - 1, as the pass before PASS stored them.
