@@ -30,7 +30,7 @@ def run(arguments):
         gpu = device.kind == "gpu"
         size = arguments.size or (256 if gpu else 12)
         count = arguments.count or (100_000 if gpu else 50)
-        chunk = arguments.chunk or (max(1, (64 << 20) // (4 * size * size)) if gpu else 7)
+        chunk = arguments.chunk or (1000 if gpu else 7)
         shape = (count, size, size)
         work = streamed.Workload("chunked add", add, 2, (size, size), _exact, _plain, reach=0)
         items = streamed.Items.make(work, count, chunk)
@@ -52,6 +52,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=cli.HelpFormatter)
     streamed.add_arguments(
         parser, count="default: 100,000; 50 on the simulated device", size="default: 256; 12",
-        chunk="default: 64 MiB of them; 7",
+        chunk="default: 1,000; 7",
     )  # fmt: skip
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

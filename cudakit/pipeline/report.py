@@ -118,6 +118,20 @@ class PipelineReport:
         return None if self.bound is None or not self.seconds else self.bound / self.seconds
 
     @property
+    def compute_share(self) -> float | None:
+        """The fraction of the run in which a device computed: seconds of kernels, per device and second; None if they
+        were not measured, as on a simulated device. Kernels of different streams that run at once count twice."""
+        work = self.busy.get("compute")
+        return None if work is None or not self.seconds else work / self.seconds / max(len(self.devices), 1)
+
+    @property
+    def streams_by_rule(self) -> float | None:
+        """2 C/T + 1, for C seconds of kernels and T seconds of copies: a common rule for the number of streams, which
+        docs/lessons/05_streams.md tests; None if they were not measured."""
+        kernels, copies = self.bounds.get("compute"), self.bounds.get("link")
+        return None if not kernels or not copies else 2 * kernels / copies + 1
+
+    @property
     def gbps_in(self) -> float:
         """GB/s from the host to the devices."""
         return self.bytes_in / self.seconds / 1e9 if self.seconds else 0.0
@@ -130,7 +144,7 @@ class PipelineReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON, with the derived figures and without the spans."""
         result = {key: value for key, value in asdict(self).items() if key != "spans"}
-        derived = ("gbps_in", "gbps_out", "bound", "bound_by", "share")
+        derived = ("gbps_in", "gbps_out", "bound", "bound_by", "share", "compute_share", "streams_by_rule")
         return result | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:

@@ -850,4 +850,6 @@ def test_the_bound_is_measured_in_the_run(gpu) -> None:
     assert report.bounds["link"] == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out))
     assert report.bound == max(report.bounds.values()) == report.bounds[str(report.bound_by)]
     assert report.share == pytest.approx(report.bound / report.seconds)
+    assert report.compute_share == pytest.approx(report.busy["compute"] / report.seconds)
+    assert report.streams_by_rule == pytest.approx(2 * report.bounds["compute"] / report.bounds["link"] + 1)
     assert f"{report.share:.0%} of the bound" in str(report)
