@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from outcomes import Outcomes
 from paths import ROOT
+from systems import systems
 
 from cudakit.pytest_plugin import why_no_gpu
 
@@ -60,6 +62,16 @@ settings.register_profile(
     "fuzz", max_examples=_examples(1000), deadline=None, print_blob=True, suppress_health_check=_SLOW_IS_FINE
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# It concerns this run only, not those that tests start.
+_all_systems = os.environ.pop("CUDAKIT_NEED_SYSTEMS", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With CUDAKIT_NEED_SYSTEMS, each test that docs/systems.md names must pass. Not in pytest-xdist's workers."""
+    if _all_systems and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(test for system in systems() for test in system.tests))
 
 
 def pytest_collection_finish() -> None:

@@ -70,6 +70,14 @@ def test_a_batch_is_its_images(device: cudakit.Device, variant) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+def test_a_batch_is_one_launch(sim: cudakit.Device, variant) -> None:
+    with sim.counters() as counters:
+        ops.blur(sim.zeros((5, 20, 40)), variant=variant)
+        sim.synchronize()
+    assert [counted.launches for counted in counters.values()] == [1]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_offsets_past_two_to_the_31(roomy: cudakit.Device, variant) -> None:
     apart = 2**30 + 64
     if roomy.memory_info()[0] < 2 * 4 * 3 * apart:
