@@ -32,18 +32,26 @@ from cudakit.show import outputs
 
 CHUNK_BYTES = 1 << 30  # of float32 matrices
 
+PARTS = 16  # blocks that share a matrix in moments
+
 SOURCE = """
-// sums[2 * i], sums[2 * i + 1]: the sum, and the sum of squares, of the `each` floats of matrix i
-// grid: matrices, block: 1024
-__global__ void __launch_bounds__(1024) moments(const float* x, double* sums, long long each) {
-    __shared__ double partial[2][32];
-    x += blockIdx.x * each;
+// sums[2 * i], sums[2 * i + 1]: the sum, and the sum of squares, of the share of block i, of PARTS blocks per matrix of
+// `each` floats. grid: matrices * PARTS, block: 256
+template <int PARTS>
+__global__ void __launch_bounds__(256) moments(const float* x, double* sums, long long each) {
+    constexpr int kWarps = 8;
+    __shared__ double partial[2][kWarps];
+    x += blockIdx.x / PARTS * each;
+    const int first = blockIdx.x % PARTS * 256 + threadIdx.x;
     float sum = 0.0f, squares = 0.0f;
-#pragma unroll 8
-    for (long long i = threadIdx.x; i < each; i += blockDim.x) {
-        const float value = x[i];
-        sum += value, squares = fmaf(value, value, squares);
+    const auto add = [&](float value) { sum += value, squares = fmaf(value, value, squares); };
+    const long long fours = each % 4 ? 0 : each / 4;  // matrices are 16-byte aligned if `each` is a multiple of 4
+#pragma unroll 4
+    for (long long i = first; i < fours; i += 256 * PARTS) {
+        const float4 four = reinterpret_cast<const float4*>(x)[i];
+        add(four.x), add(four.y), add(four.z), add(four.w);
     }
+    for (long long i = 4 * fours + first; i < each; i += 256 * PARTS) add(x[i]);
     double both[2] = {sum, squares};
     for (int k = 0; k < 2; ++k) {
         for (int step = 16; step > 0; step /= 2) both[k] += __shfl_down_sync(0xffffffff, both[k], step);
@@ -52,7 +60,7 @@ __global__ void __launch_bounds__(1024) moments(const float* x, double* sums, lo
     __syncthreads();
     if (threadIdx.x < 2) {
         double whole = 0.0;
-        for (int warp = 0; warp < 32; ++warp) whole += partial[threadIdx.x][warp];
+        for (int warp = 0; warp < kWarps; ++warp) whole += partial[threadIdx.x][warp];
         sums[2 * blockIdx.x + threadIdx.x] = whole;
     }
 }
@@ -85,11 +93,12 @@ class Job:
         self.device, self.count, self.size, self.chunk, self.seed = device, count, size, chunk, seed
         self.each, self.pairs = size * size, count // 2
         self.ring = [Buffers(device, chunk, size, stream) for stream in streams]
-        self.sums = device.full((count, 2), np.nan, np.float64)
-        self.product_sums = device.full((max(self.pairs, 1), 2), np.nan, np.float64)
+        self.sums = device.full((count, PARTS, 2), np.nan, np.float64)
+        self.product_sums = device.full((max(self.pairs, 1), PARTS, 2), np.nan, np.float64)
         self.samples = sorted({0, self.pairs // 2, self.pairs - 1}) if self.pairs else []
         self.kept = device.full((max(len(self.samples), 1), size, size), np.nan, np.float32)
-        self.kernel = device.compile(source=SOURCE, name="moments.cu")["moments"]
+        entry = f"moments<{PARTS}>"
+        self.kernel = device.compile(source=SOURCE, name="moments.cu", names=[entry])[entry]
         device.synchronize()  # the fills are on another stream
 
     def chunks(self):
@@ -102,7 +111,7 @@ class Job:
 
     def reduce(self, first, here, buffers):
         args = (buffers.matrices, self.sums[first:], self.each)
-        self.kernel.launch(buffers.stream, grid=here, block=1024, args=args)
+        self.kernel.launch(buffers.stream, grid=here * PARTS, block=256, args=args)
 
     def cast(self, first, here, buffers):
         ops.cast(buffers.matrices[:here], "float16", out=buffers.halves[:here], stream=buffers.stream)
@@ -119,7 +128,7 @@ class Job:
         pairs, before = here // 2, first // 2
         if pairs:
             args = (buffers.products, self.product_sums[before:], self.each)
-            self.kernel.launch(buffers.stream, grid=pairs, block=1024, args=args)
+            self.kernel.launch(buffers.stream, grid=pairs * PARTS, block=256, args=args)
         for place, sample in enumerate(self.samples):
             if before <= sample < before + pairs:
                 self.kept[place].copy_from(buffers.products[sample - before], buffers.stream)
@@ -173,7 +182,7 @@ def check_last(job, row):
 
 def check_sums(job, row):
     """Compare the sums of all matrices with the distribution, and those of the last one with numpy's."""
-    sums, n = job.sums.numpy(), job.each
+    sums, n = job.sums.numpy().sum(axis=1), job.each
     of_sums, wrong = scores(sums[:, 0], n / 2, math.sqrt(n / 12))
     of_squares, more = scores(sums[:, 1], n / 3, math.sqrt(4 * n / 45))
     row.statistics = {"sums": of_sums, "squares": of_squares}
@@ -197,7 +206,7 @@ def check_products(job, row):
     # a sum over k of products of a column's sum and a row's sum, each of n uniform numbers
     of_line = n / 2, n / 12  # mean and variance
     variance = n * (2 * of_line[0] ** 2 * of_line[1] + of_line[1] ** 2)
-    found, wrong = scores(job.product_sums.numpy()[:, 0], n**3 / 4, math.sqrt(variance))
+    found, wrong = scores(job.product_sums.numpy().sum(axis=1)[:, 0], n**3 / 4, math.sqrt(variance))
     row.statistics = {"sums": found}
     if wrong:
         row.fail("; ".join(wrong))

@@ -109,10 +109,12 @@ class BenchCase:
         """Launch `variant` on the first set of arrays."""
         self.family.launch(self.device, variant, self.inputs, self.output, self.stream, **self.options)
 
-    def verdict(self, result: Any, variant: Variant[Any] | None = None) -> Comparison:
+    def verdict(self, result: Any, variant: Variant[Any] | None = None, *, slack: float = 1.0) -> Comparison:
         """Compare a result (a tuple if there are several outputs) with the reference. variant: the variant that
-        computed it, if any."""
+        computed it, if any. slack: the factor by which errors may exceed the rounding bound."""
         allowed = self._allowed_for(self.family.rounding_of(variant), variant)
+        if slack != 1.0:
+            allowed = one_or_all(tuple(slack * limit for limit in several(allowed)))
         return self.family.compared(result, self.reference, allowed)
 
     def _allowed_for(self, kind: Any, variant: Variant[Any] | None) -> Any:
