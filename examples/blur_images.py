@@ -9,11 +9,16 @@ stopped, by a full disk or by kill -9, continues with --resume.
     python examples/blur_images.py
     python examples/blur_images.py --disk /data/images --count 100000 --size 1024     # 400 GB in, 400 GB out
     python examples/blur_images.py --disk /data/images --count 100000 --resume
+    python examples/blur_images.py --disk /data/images --direct --seconds 60          # one file each way, no page cache
 """
 
 import argparse
+import os
+import shutil
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +28,8 @@ from cudakit.commands import cli, ladder, streamed
 from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
+from cudakit.pipeline.direct import PAGE, DirectFile, measure_disk
+from cudakit.pipeline.file_sinks import npy_header_bytes
 from cudakit.shapes import shape_text
 
 
@@ -73,10 +80,93 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     return row
 
 
+def file_system(folder):
+    """The type of the file system that holds a folder, such as ext4. Raises Refused if it is in memory."""
+    folder, found = folder.resolve(), ("", "")
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        if folder.is_relative_to(place) and len(place) >= len(found[0]):
+            found = place, kind
+    if found[1] in ("tmpfs", "ramfs"):
+        raise Refused(f"{folder} is on a {found[1]}, which is memory: name a folder on a disk with --disk")
+    return found[1]
+
+
+def save_stack(items, path, count, chunk, threads):
+    """Write the images to one file with direct I/O."""
+    (source,) = items.made(count)
+    header = npy_header_bytes(count, source.item, length=PAGE)
+    file = DirectFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def save(start):
+        stop = min(start + chunk, count)
+        block = np.empty((stop - start, *source.item.shape), source.item.dtype)
+        source.read(start, stop, block)
+        file.write(block, len(header) + start * source.item.nbytes)
+
+    try:
+        file.write(np.frombuffer(header, np.uint8), 0)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(save, range(0, count, chunk)))
+        os.fsync(file.cached)
+    finally:
+        file.close()
+
+
+def direct_row(items, device, folder, chunk, arguments, console):
+    """Blur one file of images to another with direct I/O, each byte read and written once; the bound is the disk's own
+    speed."""
+    kind = file_system(folder)
+    block = chunk * items.work.nbytes
+    room = int(0.9 * shutil.disk_usage(folder).free)
+    probe = min(2 << 30, room // 4)
+    disk = measure_disk(folder, nbytes=probe, block=block, threads=arguments.readers)
+    count = arguments.count or room // (2 * items.work.nbytes)
+    if arguments.seconds is not None:  # to make the images, and to blur them
+        count = min(count, int(arguments.seconds / (items.work.nbytes * (1 / disk.write + 1 / disk.both))))
+    count = max(1, count)
+    items = streamed.Items.make(items.work, count, chunk)
+    subject = Subject(
+        "blur images", "direct", 6, (count, *items.work.item), "float32",
+        idea=f"one file each way on {kind}, no page cache: disk {disk.read / 1e9:.2f} GB/s read, "
+        f"{disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once",
+    )  # fmt: skip
+    row, given, made = Row(subject), folder / "images.npy", folder / "blurred.npy"
+    try:
+        save_stack(items, given, count, chunk, arguments.writers)
+        with streamed.progress(console, count) as tell:
+            begin = time.perf_counter()
+            done = pipeline.run(
+                blur, pipeline.FromFile(given, direct=True), pipeline.ToFile(made, direct=True), devices=device,
+                chunk=chunk, streams=arguments.streams, overwrite=True, memory=arguments.memory,
+                host_memory=arguments.host_memory, readers=arguments.readers, writers=arguments.writers, progress=tell,
+                measure=True,
+            )  # fmt: skip
+            done.seconds = time.perf_counter() - begin  # with the last sync
+        done.bounds["disk"] = disk.seconds(done.bytes_in, done.bytes_out)
+        row.streamed(done)
+        results = np.load(made, mmap_mode="r")
+        judge, whole = streamed.Judge(items, row), streamed.Judge(items, row, full=True)
+        row.verdict.ok = True
+        for number in range(count):  # one row of each image, and 32 whole images
+            judge(number, number + 1, results[number : number + 1])
+            if number % max(1, count // 32) == 0:
+                whole(number, number + 1, results[number : number + 1])
+        judge.finish(count)
+    finally:
+        for path in (given, made):
+            path.unlink(missing_ok=True)
+    return row
+
+
 def run(arguments):
     streamed.check_arguments(arguments)
     if arguments.resume and not arguments.disk:
         raise Refused("--resume needs the folder of the earlier run: name it with --disk")
+    if (arguments.direct or arguments.seconds is not None) and not arguments.disk:
+        raise Refused("--direct and --seconds need a folder on a disk: name it with --disk")
+    if arguments.seconds is not None and not arguments.direct:
+        raise Refused("--seconds limits the images of --direct: pass it, too")
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -88,6 +178,9 @@ def run(arguments):
             "blur images", blur, 1, (size, size), FAMILY.exact, FAMILY.baseline_of, reach=1, terms=9
         )
         items = streamed.Items.make(work, count, chunk)
+        if arguments.direct:
+            rows = [direct_row(items, device, Path(arguments.disk), chunk, arguments, progress)]
+            return ladder.finish(BenchReport(device.info(), rows=rows), arguments, table)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
         if arguments.disk:
@@ -110,6 +203,16 @@ if __name__ == "__main__":
     parser.add_argument("--writers", type=cli.positive, default=4, metavar="N", help="writing threads (default: 4)")
     parser.add_argument(
         "--disk", metavar="FOLDER", help="blur all images from FOLDER/in to FOLDER/out (default: 256, temporary folder)"
+    )
+    parser.add_argument(
+        "--direct", action="store_true",
+        help="blur one file to another in --disk with direct I/O, without the other rows (default count: what fits)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds",
+        type=cli.positive,
+        metavar="N",
+        help="with --direct: at most as many images as take about N seconds",
     )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue an earlier run into --disk")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.memory.layout import is_contiguous
+from cudakit.pipeline.direct import PAGE, DirectFile
 from cudakit.pipeline.files import HostArray, file_of, npy_header, place_in_file, write_whole
 from cudakit.pipeline.journal import Journal
 from cudakit.pipeline.lock import OutputLock
@@ -30,6 +31,7 @@ class _JournaledSink(Sink):
         self.path = path
         self._lock = OutputLock(lock)
         self._file: int | None = None
+        self._direct: DirectFile | None = None
         self._offset = 0
         self._item: Item | None = None
         self._journal: Journal | None = None
@@ -66,7 +68,11 @@ class _JournaledSink(Sink):
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._file is None or self._item is None or self._journal is None:
             raise ValueError(f"{self.path} is not open")
-        write_whole(self._file, items, self._offset + start * self._item.nbytes)
+        offset = self._offset + start * self._item.nbytes
+        if self._direct is not None:
+            self._direct.write(items, offset)
+        else:
+            write_whole(self._file, items, offset)
         self._journal.add(start, stop)
 
     def finish(self, count: int) -> None:
@@ -77,6 +83,7 @@ class _JournaledSink(Sink):
     def close(self) -> None:
         journal, self._journal = self._journal, None
         file, self._file = self._file, None
+        direct, self._direct = self._direct, None
         try:
             if journal is not None:
                 nothing = not journal.added and not self._whole
@@ -86,6 +93,8 @@ class _JournaledSink(Sink):
             if file is not None:
                 os.close(file)
         finally:
+            if direct is not None:
+                direct.close()
             self._lock.release()
 
 
@@ -151,11 +160,17 @@ class ToFile(_JournaledSink):
 
     Args:
         path: The file.
+        direct: Whether to write without the page cache. The header is then a page long, so that items of whole pages
+            are written without a copy.
+
+    Raises:
+        FileRefused: If the file system does not support direct I/O.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, direct: bool = False) -> None:
         path = Path(path)
         super().__init__(path, path.with_name(path.name + ".lock"))
+        self._unbuffered = direct
         self._part = self.path.with_name(self.path.name + ".part")
         self._replaces = False
         self.where = str(self._part)
@@ -168,7 +183,7 @@ class ToFile(_JournaledSink):
         self._lock.take(None, self.path)
         there, begun = self.path.exists(), self._record.exists()
         if there and not spec.overwrite and not (spec.resume and begun and self._part.exists()):
-            count = _whole(self.path, spec) if spec.resume else None
+            count = self._count_of_finished(spec) if spec.resume else None
             if count is None:
                 raise FileOccupied(f"{self.path} already exists: pass overwrite=True, or another file")
             if count:
@@ -182,8 +197,8 @@ class ToFile(_JournaledSink):
             )
         if not spec.overwrite and not begun:
             expect_disk(self.path.parent, spec, 0)
-        journal, finished = self._begin(spec, {})
-        header = npy_header_bytes(spec.count or 0, spec.item)
+        journal, finished = self._begin(spec, {"direct": True} if self._unbuffered else {})
+        header = self._header(spec.count or 0, spec.item)
         self._offset = len(header)
         if finished:
             items = finished[-1][1] if spec.count is None else spec.count
@@ -197,14 +212,29 @@ class ToFile(_JournaledSink):
                 write_whole(self._file, np.frombuffer(header, np.uint8), 0)
                 if spec.count is not None:
                     os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes)
+            if self._unbuffered:
+                self._direct = DirectFile(self._part, os.O_RDWR)
         return finished
+
+    def _header(self, count: int, item: Item) -> bytes:
+        return npy_header_bytes(count, item, length=PAGE if self._unbuffered else 0)
+
+    def _count_of_finished(self, spec: SinkSpec) -> int | None:
+        """Return the number of items in the finished file; None if the file does not fit this job."""
+        shape, _, offset = npy_header(self.path)
+        count = shape[0] if shape else 0
+        if not shape or (spec.count is not None and count != spec.count):
+            return None
+        with self.path.open("rb") as file:
+            mine = file.read(offset) in (npy_header_bytes(count, spec.item, length=length) for length in (0, PAGE))
+        return count if mine and self.path.stat().st_size == offset + count * spec.item.nbytes else None
 
     def finish(self, count: int) -> None:
         if self._file is None or self._item is None:
             return  # an earlier run finished it
         super().finish(count)
         self._whole = False
-        os.pwrite(self._file, npy_header_bytes(count, self._item), 0)
+        os.pwrite(self._file, self._header(count, self._item), 0)
         # Synced before it is renamed, so that the file is complete under its name even after a power failure.
         os.fsync(self._file)
         if self.path.exists() and not self._replaces:
@@ -216,13 +246,18 @@ class ToFile(_JournaledSink):
         self._whole = True
 
 
-def npy_header_bytes(count: int | None, item: Item) -> bytes:
-    """Return an `.npy` header for `count` items, or for one item if None; its length does not depend on `count`."""
+def npy_header_bytes(count: int | None, item: Item, *, length: int = 0) -> bytes:
+    """Return an `.npy` header for `count` items, or for one item if None; its length does not depend on `count`. It is
+    padded to `length` bytes if it is shorter."""
     text = io.BytesIO()
     shape = item.shape if count is None else (count, *item.shape)
     described = {"descr": np.lib.format.dtype_to_descr(item.dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(text, described)
-    return text.getvalue()
+    header = text.getvalue()
+    if len(header) >= length:
+        return header
+    # Magic and version, 8 bytes; the length of the rest, 2 bytes; the description, which ends with blanks and a newline
+    return header[:8] + (length - 10).to_bytes(2, "little") + header[10:-1].ljust(length - 11) + b"\n"
 
 
 def expect_folder(path: Path) -> None:
@@ -255,14 +290,3 @@ def expect_disk(folder: Path, spec: SinkSpec, finished: int) -> None:
             f"the results need {due / 1e9:,.1f} GB in {folder}, and {free / 1e9:,.1f} GB are free there: free disk "
             "space, pass another path, or drop the results (None as sink)"
         )
-
-
-def _whole(path: Path, spec: SinkSpec) -> int | None:
-    """Return the number of items in a finished file; None if the file does not fit this job."""
-    shape, _, offset = npy_header(path)
-    count = shape[0] if shape else 0
-    if not shape or (spec.count is not None and count != spec.count):
-        return None
-    with path.open("rb") as file:
-        mine = file.read(offset) == npy_header_bytes(count, spec.item)
-    return count if mine and path.stat().st_size == offset + count * spec.item.nbytes else None

@@ -172,7 +172,10 @@ class PipelineReport:
         return "\n".join(lines)
 
 
-_NAMES = {"read": "reading", "link": "the link to the device", "compute": "the device's work", "write": "writing"}
+_NAMES = {
+    "read": "reading", "link": "the link to the device", "compute": "the device's work", "write": "writing",
+    "disk": "the disk",
+}  # fmt: skip
 
 
 class PipelineError(CudakitError):

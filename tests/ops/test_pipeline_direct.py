@@ -1,0 +1,137 @@
+"""Direct I/O of pipelines: files without the page cache, at any alignment of items, memory and file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit import pipeline
+from cudakit.pipeline import direct
+from cudakit.pipeline.files import as_bytes
+
+
+def copied(chunk: Any, a: Any, out: Any) -> None:
+    out.copy_from(a, chunk.stream)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    probe = tmp_path / "probe"
+    try:
+        direct.DirectFile(probe, os.O_RDWR | os.O_CREAT).close()
+    except pipeline.FileRefused as error:
+        pytest.skip(f"the file system of {tmp_path} has no direct I/O: {error}")
+    return tmp_path
+
+
+# Items of whole pages, of less than a page, of parts of pages, of single bytes.
+SHAPES = [((32, 32), "float32"), ((33, 17), "float32"), ((3,), "float64"), ((4097,), "uint8"), ((1,), "uint8")]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), SHAPES)
+@pytest.mark.parametrize("chunk", [1, 4, 23])
+def test_files_are_the_same_with_and_without_direct_io(sim, folder, shape, dtype, chunk) -> None:
+    x = np.random.default_rng(0).integers(0, 200, (23, *shape)).astype(dtype)
+    np.save(folder / "x.npy", x)
+    pipeline.run(
+        copied, pipeline.FromFile(folder / "x.npy", direct=True), pipeline.ToFile(folder / "y.npy", direct=True),
+        devices=sim, chunk=chunk,
+    )  # fmt: skip
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), x)
+    assert (folder / "y.npy").stat().st_size == direct.PAGE + x.nbytes
+    pipeline.run(copied, pipeline.FromFile(folder / "y.npy", direct=True), folder / "z.npy", devices=sim, chunk=chunk)
+    np.testing.assert_array_equal(np.load(folder / "z.npy"), x)
+
+
+def test_data_that_is_only_in_the_page_cache_is_read(folder: Path) -> None:
+    path = folder / "x"
+    path.write_bytes(bytes(range(256)) * 64)
+    with path.open("r+b") as cached:
+        cached.seek(5000)
+        cached.write(b"new")
+        cached.flush()
+        file, into = direct.DirectFile(path, os.O_RDONLY), np.zeros(4, np.uint8)
+        file.read(into, 4999)
+        file.close()
+    assert bytes(into) == bytes([4999 % 256]) + b"new"
+
+
+@pytest.mark.parametrize("misplaced", [0, 1, 512])
+@pytest.mark.parametrize(("offset", "length"), [(0, 8192), (1, 8192), (4095, 2), (4096, 4096), (100, 20000), (8192, 1)])
+def test_a_range_is_written_and_nothing_else(folder: Path, offset: int, length: int, misplaced: int) -> None:
+    path = folder / "x"
+    path.write_bytes(b"." * 40000)
+    whole = np.empty(length + 8192, np.uint8)
+    start = -whole.ctypes.data % 4096 + misplaced
+    data = whole[start : start + length]
+    data[:] = np.random.default_rng(1).integers(0, 255, length)
+    file = direct.DirectFile(path, os.O_RDWR)
+    file.write(data, offset)
+    back = np.empty_like(data)
+    file.read(back, offset)
+    file.close()
+    expected = bytearray(b"." * 40000)
+    expected[offset : offset + length] = as_bytes(data)
+    assert path.read_bytes() == bytes(expected)
+    np.testing.assert_array_equal(back, data)
+
+
+def test_a_file_that_becomes_shorter_is_reported(sim: cudakit.Device, folder: Path) -> None:
+    np.save(folder / "x.npy", np.zeros((8, 1024), np.float32))
+    source = pipeline.FromFile(folder / "x.npy", direct=True)
+    os.truncate(folder / "x.npy", 20000)
+    with pytest.raises(pipeline.PipelineError) as raised:
+        pipeline.run(copied, source, np.empty((8, 1024), np.float32), devices=sim, chunk=2)
+    assert "bytes too early" in str(raised.value.__cause__)
+
+
+def test_a_file_system_without_direct_io_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 4), np.float32))
+    real = os.open
+
+    def refusing(path: Any, flags: int, *rest: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    with pytest.raises(pipeline.FileRefused, match="direct=False"):
+        pipeline.FromFile(tmp_path / "x.npy", direct=True)
+
+
+def test_a_direct_run_resumes(sim: cudakit.Device, folder: Path) -> None:
+    x = np.random.default_rng(0).random((12, 1024), np.float32)
+    np.save(folder / "x.npy", x)
+    seen: list[int] = []
+
+    def failing(chunk: Any, a: Any, out: Any) -> None:
+        seen.append(chunk.start)
+        if len(seen) == 4:
+            raise RuntimeError("stop here")
+        out.copy_from(a, chunk.stream)
+
+    def work(function: Any, **options: Any) -> Any:
+        source = pipeline.FromFile(folder / "x.npy", direct=True)
+        sink = pipeline.ToFile(folder / "y.npy", direct=True)
+        return pipeline.run(function, source, sink, devices=sim, chunk=2, streams=1, **options)
+
+    with pytest.raises(pipeline.PipelineError):
+        work(failing)
+    report = work(copied, resume=True)
+    assert 0 < report.skipped < 12
+    np.testing.assert_array_equal(np.load(folder / "y.npy"), x)
+    assert work(copied, resume=True).items == 0
+
+
+def test_the_speed_of_a_disk_is_measured(folder: Path) -> None:
+    disk = direct.measure_disk(folder, nbytes=1 << 20, block=1 << 16, threads=2)
+    assert min(disk.read, disk.write, disk.both) > 0
+    assert disk.seconds(10**9, 10**9) == pytest.approx(1e9 / disk.both)
+    assert disk.seconds(3 * 10**9, 10**9) == pytest.approx(1e9 / disk.both + 2e9 / disk.read)
+    assert [path.name for path in folder.iterdir() if path.name.startswith("disk_speed")] == []
