@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudakit.families import fft_host as host
-from cudakit.families.fft_ladder import LADDER, rows
+from cudakit.families.fft_ladder import COMPLEX_LADDER, LADDER, rows
 from cudakit.families.fft_problem import Axes, FftProblem, problem
 from cudakit.family import Family, apply
 
@@ -46,6 +46,7 @@ FFT: Family[FftProblem] = _family(
     inputs=host.inputs,
     outputs=host.like,
     dtypes=("complex64", "float16"),
+    variants=COMPLEX_LADDER,
     modes={
         "": {},
         "inverse": {"inverse": True, "norm": None},

@@ -73,6 +73,85 @@ def direct(problem: FftProblem) -> tuple[Launch, ...] | str:
     return tuple(launches) if blocks <= MAX_GRID_X else _TOO_MANY.format(MAX_GRID_X, blocks)
 
 
+def _power(problem: FftProblem, least: int, most: int) -> str:
+    """Return the reason why a kernel of rows of 2^least to 2^most complex elements does not support a problem, or
+    ""."""
+    if problem.form != "fft" or problem.half:
+        return "complex64 supported"
+    wrong = [n for n in problem.lengths if n & (n - 1) or not 1 << least <= n <= 1 << most]
+    if wrong:
+        return f"powers of two from {1 << least} to {1 << most} supported, got {wrong[0]}"
+    if max(one.rows for one in problem.passes) > MAX_GRID_X:
+        return f"at most {MAX_GRID_X} rows supported"
+    return ""
+
+
+def _block_per_row(problem: FftProblem, kernel: str, radix: int) -> tuple[Launch, ...] | str:
+    """Return the launches of a kernel that does all steps of a row in two arrays of shared memory."""
+    most = (problem.shared // 16).bit_length() - 1
+    return _power(problem, 1, most) or tuple(
+        Launch(
+            one.rows,
+            min(max(one.n // radix, 32), 1024),
+            (one.source, one.target, one.n, one.inner, _strides(one.x), _strides(one.y), one.scale),
+            shared=16 * one.n,
+            entry=f"{kernel}<{cpp_bool(one.inverse)}>",
+        )
+        for one in problem.passes
+    )
+
+
+@variant("fft/02_steps.cu", problems="powers")
+def steps(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """one launch per step with radix 2"""
+    reason = _power(problem, 1, 30)
+    if reason:
+        return reason
+    scratch, launches = 2 * problem.temporary_bytes, []
+    if ceil_div(problem.x.size, 2 * _BLOCK) > MAX_GRID_X:
+        return _TOO_MANY.format(MAX_GRID_X, ceil_div(problem.x.size, 2 * _BLOCK))
+    between = [problem.temporary(number) for number in (0, 1)]
+    for number, whole in enumerate(problem.passes):
+        first = problem.x if number == 0 else problem.y
+        count = whole.n.bit_length() - 1
+        places = [first, *(between[step % 2] for step in range(count - 1)), problem.y]
+        for step in range(count):
+            one = problem.alone(number, places[step], places[step + 1], scaled=step == count - 1)
+            source, target = _real(problem, one)
+            args = (source, target, one.n, 1 << step, one.inner, one.rows, _strides(one.x), _strides(one.y), one.scale)
+            entry = f"steps<{cpp_bool(one.inverse)}>"
+            launches.append(Launch(ceil_div(problem.x.size, 2 * _BLOCK), _BLOCK, args, entry=entry, scratch=scratch))
+    return tuple(launches)
+
+
+@variant("fft/03_shared.cu", problems="powers")
+def shared(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """one block per row: all steps in shared memory"""
+    return _block_per_row(problem, "shared_steps", 2)
+
+
+@variant("fft/04_radix4.cu", problems="powers")
+def radix4(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """radix 4: half as many steps and barriers"""
+    return _block_per_row(problem, "radix4", 4)
+
+
+@variant("fft/05_registers.cu", problems="powers")
+def registers(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """radix 8 in registers, exchanges by shuffles within a warp"""
+    most = min((problem.shared // 8).bit_length() - 1, 13)
+    return _power(problem, 3, most) or tuple(
+        Launch(
+            one.rows,
+            one.n // 8,
+            (one.source, one.target, one.inner, _strides(one.x), _strides(one.y), one.scale),
+            shared=8 * one.n if one.n > 256 else 0,
+            entry=f"registers<{one.n.bit_length() - 1}, {cpp_bool(one.inverse)}>",
+        )
+        for one in problem.passes
+    )
+
+
 @variant(
     "fft/06_rows.cu",
     problems="composite",
@@ -90,3 +169,4 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
 
 
 LADDER = (direct, rows)
+COMPLEX_LADDER = (direct, steps, shared, radix4, registers, rows)

@@ -124,14 +124,15 @@ class FftProblem:
 
     def along(self, places: Sequence[Place]) -> tuple[Pass, ...]:
         """Return the passes in order; pass i reads places[i] and writes places[i + 1]."""
+        return tuple(self.alone(number, *places[number : number + 2]) for number in range(len(self.axes)))
+
+    def alone(self, number: int, x: Place, y: Place, *, scaled: bool = True) -> Pass:
+        """Return pass `number` from x to y. scaled: whether the last pass has the factor of the result."""
         last = len(self.axes) - 1
-        order = range(last + 1) if self.form == "irfft" else range(last, -1, -1)
-        made = []
-        for number, (index, x, y) in enumerate(zip(order, places[:-1], places[1:], strict=True)):
-            form = self.form if index == last else "fft"
-            scale = self.scale if number == last else 1.0
-            made.append(_pass(form, self.axes[index], self.lengths[index], x, y, self.inverse, scale))
-        return tuple(made)
+        index = number if self.form == "irfft" else last - number
+        form = self.form if index == last else "fft"
+        scale = self.scale if number == last and scaled else 1.0
+        return _pass(form, self.axes[index], self.lengths[index], x, y, self.inverse, scale)
 
 
 def _pass(form: str, axis: int, n: int, x: Place, y: Place, inverse: bool, scale: float) -> Pass:

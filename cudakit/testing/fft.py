@@ -53,7 +53,7 @@ class Numbers:
 def _length(draw: st.DrawFn, most: int, kind: str) -> int:
     """Draw a length up to `most`. kind "composite": without large prime factors; "powers": of two."""
     if kind == "powers":
-        return 1 << draw(st.integers(0, max(most, 1).bit_length() - 1))
+        return draw(st.sampled_from([1 << bits for bits in (*range(3, 14), 1, 2) if 1 << bits <= max(most, 4)]))
     if not kind and draw(st.integers(0, 5)) == 0:
         return draw(st.sampled_from([n for n in _PRIMES if n <= most] or [1]))
     if draw(st.booleans()):
