@@ -8,14 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from cudakit.families import fft_host as host
-from cudakit.families.fft_ladder import COMPLEX_LADDER, LADDER, rows
+from cudakit.families.fft_ladder import COMPLEX_LADDER, LADDER, long_rows, rows
 from cudakit.families.fft_problem import Axes, FftProblem, problem
 from cudakit.family import Family, apply
 
 
 def choose(problem: FftProblem, arch: str) -> str:
     """Return the variant for "auto"."""
-    return "rows" if rows.refusal(problem, arch) is None else "direct"
+    fastest = (rows, long_rows)
+    return next((one.name for one in fastest if one.refusal(problem, arch) is None), "direct")
 
 
 def _family(form: str, reference: Callable[..., Any], **given: Any) -> Family[FftProblem]:

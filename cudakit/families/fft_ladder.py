@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 from cudakit.families.fft_host import rounding_direct
-from cudakit.families.fft_plan import Plan, plan_for
+from cudakit.families.fft_plan import LONGEST_PRODUCT, Plan, halves_of, plan_for, planes_for
 from cudakit.families.fft_problem import FftProblem, Pass
-from cudakit.family import MAX_GRID_X, Launch, Slot, ceil_div, cpp_bool, variant
+from cudakit.family import MAX_GRID_X, SCRATCH, Launch, Slot, ceil_div, cpp_bool, variant
 
 _KERNELS = {"fft": "complex_rows", "rfft": "real_rows", "irfft": "rows_to_real"}
 
@@ -168,5 +169,109 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
     return tuple(launches)
 
 
-LADDER = (direct, rows)
-COMPLEX_LADDER = (direct, steps, shared, radix4, registers, rows)
+def _long(problem: FftProblem, one: Pass) -> tuple[Launch, Launch] | str:
+    """Return the two launches of complex rows of any length, or the reason why they are not supported."""
+    halves = halves_of(one.n)
+    if halves is None or one.n > LONGEST_PRODUCT:
+        return f"lengths that are a product and at most {LONGEST_PRODUCT} supported, got {one.n}"
+    a, b = halves
+    plans = []
+    for own, other in ((a, b), (b, a)):
+        plan = plan_for(own, other, True, problem.shared)
+        while isinstance(plan, Plan) and own == a and _turned(plan) > problem.shared and plan.rows > 1:
+            plan = plan_for(own, other, True, problem.shared, rows=plan.rows // 2)
+        if not isinstance(plan, Plan):
+            return plan
+        plans.append(plan)
+    columns, rows = plans
+    blocks = [one.rows * ceil_div(b, columns.rows), one.rows * ceil_div(a, rows.rows)]
+    if max(blocks) > MAX_GRID_X:
+        return _TOO_MANY.format(MAX_GRID_X, max(blocks))
+    before = ceil_div(problem.temporary_bytes, 16) * 16 if None in (one.source.role, one.target.role) else 0
+    scratch, between = before + 8 * one.rows * one.n, SCRATCH.at(before, "float32")
+    dtype, inverse = "__half" if problem.half else "float", cpp_bool(one.inverse)
+    source, target = _real(problem, one)
+    return (
+        Launch(
+            blocks[0],
+            columns.block,
+            (source, between, one.inner, _strides(one.x)),
+            shared=_turned(columns),
+            entry=f"long_columns<{columns.text}, {b}, {dtype}, {inverse}, {columns.blocks}>",
+            scratch=scratch,
+        ),
+        Launch(
+            blocks[1],
+            rows.block,
+            (between, target, one.inner, _strides(one.y), one.scale),
+            shared=rows.shared,
+            entry=f"long_rows<{rows.text}, {a}, {dtype}, {inverse}, {rows.blocks}>",
+            scratch=scratch,
+        ),
+    )
+
+
+def _turned(plan: Plan) -> int:
+    """Return the bytes of shared memory of long_columns, which transposes its result there."""
+    return max(plan.shared, 8 * plan.n * (plan.rows + 1))
+
+
+@variant("fft/07_long_rows.cu", problems="products")
+def long_rows(problem: FftProblem) -> tuple[Launch, ...] | str:
+    """rows longer than a block can hold, in two launches"""
+    launches: list[Launch] = []
+    if all(one.form != "fft" for one in problem.passes):
+        return "complex rows supported"
+    for one in problem.passes:
+        made = _long(problem, one) if one.form == "fft" else _rows(problem, one, 0, 0, 0)
+        if isinstance(made, str):
+            return made
+        launches += made if isinstance(made, tuple) else [replace(made, source=rows.source)]
+    return tuple(launches)
+
+
+@variant("fft/08_planes.cu", problems="planes", tune={"lag": (1, 2, 3, 4)})
+def planes(problem: FftProblem, lag: int = 1) -> tuple[Launch, ...] | str:
+    """rows and columns of a plane in one launch, while L2 has it"""
+    one = problem.planes
+    if one is None:
+        return "planes of complex numbers with contiguous rows, at one distance, supported"
+    made = planes_for(one.rows, one.cols, problem.shared)
+    if isinstance(made, str):
+        return made
+    row, column = made
+    tiles = ceil_div(one.rows, row.rows) + ceil_div(one.cols, column.rows)
+    if (one.count + lag) * tiles > MAX_GRID_X:
+        return _TOO_MANY.format(MAX_GRID_X, (one.count + lag) * tiles)
+    dtype = "__half" if problem.half else "float"
+    x, y = (slot.at(dtype="float16" if problem.half else "float32") for slot in (problem.x.slot, problem.y.slot))
+    counters = SCRATCH.at(dtype="uint32")
+    clear = (counters, 0, 0, 0, 1, 1, 1, 1, 1 + one.count, 0)
+    scratch = 4 * (1 + one.count)
+    return (
+        Launch(
+            ceil_div(1 + one.count, _BLOCK),
+            _BLOCK,
+            clear,
+            entry="fill_strided<unsigned int, unsigned int>",
+            source="unary/03_fill_strided.cu",
+            scratch=scratch,
+        ),
+        Launch(
+            min(problem.sms * column.blocks, (one.count + lag) * tiles),
+            column.block,
+            (x, y, counters, one.count, lag, _distances(one.x), _distances(one.y), problem.scale),
+            shared=max(row.shared, column.shared),
+            entry=f"planes_in_cache<{row.text}, {column.text}, {dtype}, {cpp_bool(problem.inverse)}, {column.blocks}>",
+            scratch=scratch,
+        ),
+    )
+
+
+def _distances(distances: tuple[int, int]) -> bytes:
+    """Return the struct Plane of kernels/fft/08_planes.cu."""
+    return struct.pack("=2q", *distances)
+
+
+LADDER = (direct, rows, long_rows)
+COMPLEX_LADDER = (direct, steps, shared, radix4, registers, rows, long_rows, planes)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudakit.family import ceil_div, cpp_bool
 
 PRIMES = (2, 3, 5, 7, 11, 13)
 # The longest row of one block, in complex values: 128 KB of shared memory and the gaps between banks.
 LONGEST = 1 << 14
+# The longest row of kernels/fft/07_long_rows.cu.
+LONGEST_PRODUCT = 1 << 28
 # The largest radix of the rule. A thread holds that many values in registers.
 LARGEST_RADIX = 16
 MOST_THREADS, MOST_BLOCKS = 1024, 16
@@ -158,3 +160,28 @@ def plan_for(
             return plan
         wanted //= 2
     return f"a row of {n} complex values needs {8 * math.prod(radices)} bytes of shared memory, a block has {shared}"
+
+
+@functools.cache
+def halves_of(n: int) -> tuple[int, int] | None:
+    """Return two factors of n above 1 that are as equal as possible, the smaller first; None for a prime number."""
+    return next(((low, n // low) for low in range(math.isqrt(n), 1, -1) if n % low == 0), None)
+
+
+@functools.cache
+def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan] | str:
+    """Return the plans of a plane's rows and of its columns, with one number of threads per block; or a sentence."""
+    for wanted in (COLUMNS, 8, 4, 32, 2, 64, 1):
+        column, row = (
+            plan_for(n, wanted, is_column, shared, rows=wanted) for n, is_column in ((rows, True), (cols, False))
+        )
+        if isinstance(column, str):
+            return column
+        if isinstance(row, str):
+            return row
+        count = column.block // row.threads
+        if column.rows == wanted and count * row.threads == column.block:
+            row = replace(row, rows=count, blocks=column.blocks)
+            if row.shared <= shared:
+                return row, column
+    return f"rows of {cols} and columns of {rows} elements need different numbers of threads per block"

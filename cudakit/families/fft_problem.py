@@ -72,6 +72,17 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Planes:
+    """`count` planes of rows times cols elements; x and y: the distances of planes and of rows, in elements."""
+
+    count: int
+    rows: int
+    cols: int
+    x: tuple[int, int]
+    y: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class FftProblem:
     """A transform of the axes `axes` of x to y, the last first. shared: bytes of shared memory that a block may have;
     sms: multiprocessors of the device; in_place: whether y is x."""
@@ -122,6 +133,20 @@ class FftProblem:
         between = self.temporary() if self.form == "irfft" else self.y
         return self.along([self.x, *[between] * (len(self.axes) - 1), self.y])
 
+    @property
+    def planes(self) -> Planes | None:
+        """The planes of a complex transform of two axes; None if their rows are not contiguous, or if the other axes do
+        not merge into one."""
+        if self.form != "fft" or len(self.axes) != 2:
+            return None
+        row, col = self.axes
+        others = _merged(self.x, self.y, self.axes) or [(1, 0, 0)]
+        if len(others) > 1 or any(one.strides[col] != 1 and one.shape[col] > 1 for one in (self.x, self.y)):
+            return None
+        count, *distances = others[0]
+        places = ((distances[i], one.strides[row]) for i, one in enumerate((self.x, self.y)))
+        return Planes(count, self.x.shape[row], self.x.shape[col], *places)
+
     def along(self, places: Sequence[Place]) -> tuple[Pass, ...]:
         """Return the passes in order; pass i reads places[i] and writes places[i + 1]."""
         return tuple(self.alone(number, *places[number : number + 2]) for number in range(len(self.axes)))
@@ -135,28 +160,35 @@ class FftProblem:
         return _pass(form, self.axes[index], self.lengths[index], x, y, self.inverse, scale)
 
 
-def _pass(form: str, axis: int, n: int, x: Place, y: Place, inverse: bool, scale: float) -> Pass:
-    """Return the transforms along one axis. Raise ValueError if the other axes do not merge into two."""
-    others = [
+def _merged(x: Place, y: Place, apart: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return extent and strides of the axes other than `apart`, in the order of y's memory; neighbours through which
+    both arrays can step as one are merged."""
+    if 0 in x.shape:
+        return [(0, 0, 0)]
+    axes = [
         (extent, own, out)
         for number, (extent, own, out) in enumerate(zip(x.shape, x.strides, y.strides, strict=True))
-        if number != axis and extent != 1
+        if number not in apart and extent != 1
     ]
-    others.sort(key=lambda each: abs(each[2]), reverse=True)
+    axes.sort(key=lambda each: abs(each[2]), reverse=True)
     merged: list[tuple[int, int, int]] = []
-    for extent, own, out in others:
+    for extent, own, out in axes:
         if merged and merged[-1][1:] == (extent * own, extent * out):
             merged[-1] = (merged[-1][0] * extent, own, out)
         else:
             merged.append((extent, own, out))
+    return merged
+
+
+def _pass(form: str, axis: int, n: int, x: Place, y: Place, inverse: bool, scale: float) -> Pass:
+    """Return the transforms along one axis. Raise ValueError if the other axes do not merge into two."""
+    merged = _merged(x, y, (axis,))
     if len(merged) > 2 and 0 not in x.shape:
         raise ValueError(
             f"{form} takes arrays whose axes other than the transformed one merge into at most two, but axis {axis} of "
             f"shape {x.shape}, strides {x.strides} to {y.strides} (elements), leaves {len(merged)}: copy() the arrays, "
             "or transform slices of them"
         )
-    if 0 in x.shape:
-        merged = [(0, 0, 0)]
     outer, inner = ([(1, 0, 0)] * 2 + merged)[-2:]
     steps = x.strides[axis], y.strides[axis]
     columns = n > 1 and inner[0] > 1 and any(abs(inner[1 + i]) < abs(steps[i]) for i in (0, 1))

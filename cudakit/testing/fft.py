@@ -51,9 +51,16 @@ class Numbers:
 
 
 def _length(draw: st.DrawFn, most: int, kind: str) -> int:
-    """Draw a length up to `most`. kind "composite": without large prime factors; "powers": of two."""
+    """Draw a length up to `most`. kind "powers": of two; "products": of two factors; others: without large prime
+    factors."""
+    if kind == "products":
+        low = draw(
+            st.sampled_from([n for n in (2, 3, 4, 5, 8, 10, 13, 16, 32, 36, 64, 100, 128) if n * n <= max(most, 4)])
+        )
+        return low * _length(draw, max(most // low, 1), "powers" if most < 8 else "composite")
     if kind == "powers":
-        return draw(st.sampled_from([1 << bits for bits in (*range(3, 14), 1, 2) if 1 << bits <= max(most, 4)]))
+        power: int = draw(st.sampled_from([1 << bits for bits in (*range(3, 14), 1, 2) if 1 << bits <= max(most, 4)]))
+        return power
     if not kind and draw(st.integers(0, 5)) == 0:
         return draw(st.sampled_from([n for n in _PRIMES if n <= most] or [1]))
     if draw(st.booleans()):
@@ -67,6 +74,9 @@ def _length(draw: st.DrawFn, most: int, kind: str) -> int:
 def _shape(draw: st.DrawFn, elements: int, kind: str) -> tuple[tuple[int, ...], Any]:
     """Draw the extents of the real side, and axes."""
     which = draw(st.sampled_from(("rows", "rows", "rows", "columns", "columns", "two", "three")))
+    if kind == "planes":
+        n, second = (_length(draw, 64, kind) for _ in range(2))
+        return (draw(st.integers(1, 5)), n, second)[draw(st.integers(0, 1)) :], 2
     n = _length(draw, elements if which != "three" else 64, kind)
     left = max(elements // n, 1)
     batch = draw(st.integers(0 if left > 1 else 1, min(left, 40)))
@@ -99,7 +109,7 @@ def _place(draw: st.DrawFn, shape: tuple[int, ...], dtype: str, output: bool, pa
 
 
 def _cases(draw: st.DrawFn, elements: int, kind: str, form: str) -> Case:
-    known(kind, "composite", "powers")
+    known(kind, "composite", "powers", "products", "planes")
     shape, axes = _shape(draw, elements, kind)
     options: dict[str, Any] = {"axes": axes, "norm": draw(st.sampled_from(("backward", "ortho", "forward", None)))}
     half = kind != "powers" and draw(st.integers(0, 3)) == 0

@@ -1,4 +1,4 @@
-// A block per row, eight values per thread in registers: radix 8, and exchanges by warp shuffles where the values of a
+// A block per row, eight values per thread in registers: radix 8, and exchanges by warp shuffles if the values of a
 // transform are in one warp; else through shared memory.
 //
 // Value v of a row, a number of BITS bits, starts in register v / T of thread v % T, with T = 2^BITS / 8 threads. A
