@@ -25,9 +25,11 @@ def example(name: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module
+    sys.path.insert(0, str(ROOT / "examples"))
     try:
         spec.loader.exec_module(module)
     finally:
+        sys.path.remove(str(ROOT / "examples"))
         del sys.modules[name]
     return module
 

@@ -1,0 +1,164 @@
+"""The hybrid filter on Fourier transforms of our own: in three launches, or in one."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from cudakit.compile.headers import kernel_root
+from cudakit.errors import Refused
+from cudakit.families.fft_plan import Plan, plan_for
+from cudakit.family import ceil_div, cpp_bool
+
+THRESHOLD, LOW_PASS = ("Threshold", np.float32(0.3)), ("LowPass", np.float32(0.1))
+LINE = 16  # complex numbers per 128-byte line
+LAG = 2  # images by which a step of OneLaunch follows the one before
+
+# The best plans on an H200: of rows, forward and inverse, by their values; of columns, by their values and the columns
+# per block; of rows and columns in one launch, by the values of both.
+ROWS: dict[int, tuple[Plan, Plan]] = {}
+COLUMNS: dict[tuple[int, int], Plan] = {}
+TILES: dict[tuple[int, int], tuple[Plan, Plan]] = {}
+
+
+class Fused:
+    """The filter of images of one shape in three launches.
+
+    Args:
+        device: The device.
+        stream: The stream of all launches.
+        images: The number of images per launch; it has the memory of their spectra.
+        rows: Rows of an image. Its prime factors are at most 13, and a column fits into a block's shared memory.
+        cols: Columns of an image, likewise.
+        before: The functor that is applied to each pixel: its name in kernels/hybrid/steps.cuh, and its fields.
+        gain: The functor that returns the gain at a frequency: its name, and its fields.
+        source: A text that includes hybrid/fused.cu and defines functors of your own.
+        plans: Plans of the rows, the columns and the result's rows.
+
+    Raises:
+        Refused: If a row or column has too many values or large prime factors.
+    """
+
+    FILE = "hybrid/fused.cu"
+
+    def __init__(
+        self, device, stream, images, rows, cols, *, before=THRESHOLD, gain=LOW_PASS, source=None, plans=None,
+    ):  # fmt: skip
+        self.stream, self.images, self.rows, self.cols = stream, images, rows, cols
+        self.half = cols // 2 + 1
+        self.pitch = ceil_div(self.half, LINE) * LINE
+        self.before, self.gain = (bytes(fields) for _, fields in (before, gain))
+        self.plan, self.columns, self.plan_back = plans or self.plans(device)
+        self.back = replace(self.columns, radices=self.columns.radices[::-1])
+        names = self.names(before[0], gain[0], cpp_bool(cols % 2 == 0))
+        if source is None:
+            module = device.compile(self.FILE, names=names)
+        else:
+            module = device.compile(source=source, name="own_filter.cu", names=names, include=[kernel_root()])
+        self.kernels = [module[name] for name in names]
+        self.spectra = device.empty((self.ring, rows, self.pitch), np.complex64, stream=stream)
+
+    @property
+    def ring(self):
+        """The number of images whose spectra are in memory."""
+        return self.images
+
+    def names(self, before, gain, even):
+        return (
+            f"rows_to_spectra<{self.plan.text}, {even}, {before}, {self.plan.blocks}>",
+            f"filter_columns<{self.columns.text}, {self.back.text}, {gain}, {self.columns.blocks}>",
+            f"spectra_to_rows<{self.plan_back.text}, {even}, {self.plan_back.blocks}>",
+        )
+
+    def found(self, n, inner, columns, device, rows=0):
+        """The plan of rows or columns of n values."""
+        plan = plan_for(n, inner, columns, device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), rows=rows)
+        if isinstance(plan, str):
+            raise Refused(f"the fused filter does not support images of {self.rows}x{self.cols}: {plan}")
+        return plan
+
+    def plans(self, device):
+        """The default plans. With few images, a block has fewer columns, so that each multiprocessor has a block."""
+        n = self.cols if self.cols % 2 else self.cols // 2
+        wide = 16
+        while wide > 4 and ceil_div(self.half, wide) * self.images < device.multiprocessors:
+            wide //= 2
+        plan = self.found(n, self.images * self.rows, False, device)
+        columns = COLUMNS.get((self.rows, wide)) or self.found(self.rows, self.half, True, device, wide)
+        forward, inverse = ROWS.get(n, (plan, plan))
+        return forward, columns, inverse
+
+    def forward(self, images):
+        """Queue the threshold and the transforms of the rows."""
+        self._rows(0, self.plan, images.size // self.cols, images, self.spectra, self.before)
+
+    def filter(self, images):
+        """Queue the transforms of the columns, the filter, and the inverse transforms."""
+        count = images.size // (self.rows * self.cols)
+        self.kernels[1].launch(
+            self.stream, grid=ceil_div(self.half, self.columns.rows) * count, block=self.columns.block,
+            shared=max(self.columns.shared, self.back.shared),
+            args=(self.spectra, self.half, self.cols, self.pitch, self.gain),
+        )  # fmt: skip
+
+    def inverse(self, out):
+        """Queue the inverse transforms of the rows, normalised."""
+        self._rows(2, self.plan_back, out.size // self.cols, self.spectra, out, 1 / (self.rows * self.cols))
+
+    def _rows(self, number, plan, count, source, target, last):
+        self.kernels[number].launch(
+            self.stream, grid=ceil_div(count, plan.rows), block=plan.block, shared=plan.shared,
+            args=(source, target, count, self.pitch, last),
+        )  # fmt: skip
+
+    def run(self, images, out):
+        """Queue the filter of any number of images, as many per launch as there are spectra in memory."""
+        for first in range(0, len(images), self.images):
+            part = slice(first, first + self.images)
+            self.forward(images[part])
+            self.filter(images[part])
+            self.inverse(out[part])
+
+
+class OneLaunch(Fused):
+    """The filter in one launch: see kernels/hybrid/in_cache.cu. Arguments as for Fused; lag: the number of images by
+    which a step follows the one before."""
+
+    FILE = "hybrid/in_cache.cu"
+
+    def __init__(self, device, stream, images, rows, cols, *, lag=LAG, **options):
+        self.lag = min(lag, images - 1)
+        super().__init__(device, stream, images, rows, cols, **options)
+        self.grid = device.multiprocessors * self.columns.blocks
+        self.progress = device.zeros((2 + 3 * images,), np.uint32, stream=stream)
+
+    @property
+    def ring(self):
+        return 2 * self.lag + 1
+
+    def names(self, before, gain, even):
+        plans = f"{self.plan.text}, {even}, {self.columns.text}, {self.back.text}"
+        return (f"filter_in_cache<{plans}, {before}, {gain}, {self.columns.blocks}>",)
+
+    def plans(self, device):
+        """A block does rows and columns: both plans have the same number of threads."""
+        n = self.cols if self.cols % 2 else self.cols // 2
+        if (self.rows, n) in TILES:
+            rows, columns = TILES[self.rows, n]
+            return rows, columns, rows
+        for wide in (8, 4, 16, 2, 1, 3, 5, 6, 7, 9, 10, 11, 12, 13):
+            columns = self.found(self.rows, self.half, True, device, wide)
+            threads = self.found(n, 1, False, device).threads
+            if columns.block % threads == 0:
+                rows = replace(self.found(n, 1, False, device), rows=columns.block // threads)
+                if rows.shared <= device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"):
+                    return rows, columns, rows
+        raise Refused(f"images of {self.rows}x{self.cols} need different blocks for rows and columns: use Fused")
+
+    def run(self, images, out):
+        """Queue the filter of the images."""
+        kernel, shared = self.kernels[0], max(plan.shared for plan in (self.plan, self.columns, self.back))
+        scale = 1 / (self.rows * self.cols)
+        args = images, out, self.spectra, self.progress, len(images), self.lag, self.ring, self.pitch, scale
+        kernel.launch(
+            self.stream, grid=self.grid, block=self.plan.block, shared=shared, args=(*args, self.before, self.gain)
+        )
