@@ -69,3 +69,21 @@ def of_exponential(below: Any) -> Any:
     plus 1.173 ulp per unit of its argument (CUDA C++ Programming Guide), the error of the difference, and the errors of
     later factors."""
     return U * (12 + 4 * below)
+
+
+def of_set_amplitudes(spectra: Any, amplitudes: Any) -> Any:
+    """The bound of a float32 image whose spectrum has new amplitudes: inverse(amplitudes * spectra / |spectra|). The
+    spectra are Fourier transforms of the last two axes; returns one bound per image.
+
+    A transform of n numbers moves each of them by up to `few` of the root mean square of all. That turns the phase of a
+    small element by a large angle, so the bound depends on the smallest |spectra|. The changes of different elements
+    are independent, and the inverse transform adds them like a random walk.
+    """
+    n = spectra.shape[-2] * spectra.shape[-1]
+    few = 3 * U * (math.log2(n) + 4)
+    sizes = np.abs(spectra)
+    error = few * np.sqrt(np.mean(sizes**2, axis=(-2, -1), keepdims=True))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        angles = np.where(error > 0, np.minimum(error / sizes, 2.0), 0.0)
+    turned = np.sum((amplitudes * angles) ** 2, axis=(-2, -1))
+    return (np.sqrt(turned) + few * np.sqrt(np.sum(amplitudes.astype(np.float64) ** 2, axis=(-2, -1)))) / n

@@ -22,11 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import compare, within
 from cudakit.errors import Refused
 from cudakit.libs import fft, library
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.rounding import U, of_set_amplitudes
 from cudakit.show import outputs
 
 BLOCK = 256
@@ -100,15 +101,18 @@ def make(positions, size):
 
 
 class Case:
-    """The update of a batch of patches, and its references. At most `distinct` patches differ; the batch repeats
-    them."""
+    """The update of a batch of patches, its reference, and the rounding that float32 may add. At most `distinct`
+    patches differ; the batch repeats them."""
 
     def __init__(self, positions, size, distinct=None):
         self.size, self.hosts = size, make(min(positions, distinct or positions), size)
         self.shape = (positions, size, size)
-        self.exact = update(*(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in self.hosts))
-        self.plain = update(*self.hosts).astype(np.complex64)
         self.rows = []
+        patches, probe, measured = (x.astype(np.complex128 if x.dtype.kind == "c" else float) for x in self.hosts)
+        self.exact = update(patches, probe, measured)
+        bounds = of_set_amplitudes(np.fft.fft2(probe * patches), measured)[:, None, None]
+        light = np.abs(probe)
+        self.rounding = light / np.max(light) ** 2 * bounds + 8 * U * (np.abs(patches) + np.abs(self.exact))
 
     def row(self, variant, rung, idea):
         self.rows.append(StepRow(Subject("ptychography", variant, rung, self.shape, "complex64", idea=idea)))
@@ -119,15 +123,19 @@ class Case:
         patches, probe, measured = self.hosts
         return np.resize(patches, self.shape), probe, np.resize(measured, self.shape)
 
-    def judge(self, row, results, exact, plain):
-        """Compare all results: the first repetition with the reference, the others with it if they differ from the
-        first."""
-        groups = [results[at : at + len(exact)] for at in range(0, len(results), len(exact))]
-        row.judge(compare(groups[0], exact, plain, self.size))
+    def check(self, group):
+        """Compare a repetition of the patches, or the first of them, with the reference."""
+        few = len(group)
+        return within(group, self.exact[:few], self.rounding[:few])
+
+    def judge(self, row, results, check):
+        """Check all results: the first repetition of the patches, and each other one that differs from it."""
+        size = len(self.exact)
+        groups = [results[at : at + size] for at in range(0, len(results), size)]
+        row.judge(check(groups[0]))
         for number, group in enumerate(groups[1:], 1):
-            few = len(group)
-            if not np.array_equal(group, groups[0][:few]):
-                verdict = compare(group, exact[:few], plain[:few], self.size)
+            if not np.array_equal(group, groups[0][: len(group)]):
+                verdict = check(group)
                 if not verdict.ok:
                     row.fail(f"repetition {number} of the patches: {verdict.why}")
 
@@ -173,7 +181,7 @@ def measured_rows(device, stream, case):
                 work()
             total = sum(counted.global_bytes for counted in counters.values())
             row.counters = {"bytes_per_element": total / count}
-        case.judge(row, step.updated.numpy(stream), case.exact, case.plain)
+        case.judge(row, step.updated.numpy(stream), case.check)
         timed(row, work, traffic=BYTES[name] * count)
     transforms = case.row("transforms", None, "the two FFTs alone")
     z, patches = step.spectra, case.hosts[0]
@@ -183,16 +191,16 @@ def measured_rows(device, stream, case):
         fft.ifft(z, axes=2, out=z, norm=None, stream=stream)
 
     both()
-    there_and_back = np.fft.ifft2(np.fft.fft2(patches).astype(np.complex64)).astype(np.complex64)
+    references = patches.astype(np.complex128), np.fft.ifft2(np.fft.fft2(patches)).astype(np.complex64)
     results = z.numpy(stream) / np.float32(step.size)
-    case.judge(transforms, results, patches.astype(np.complex128), there_and_back)
+    case.judge(transforms, results, lambda group: compare(group, *(x[: len(group)] for x in references), case.size))
     timed(transforms, both)
     return case.rows
 
 
 def cpu_row(case):
     row = case.row("cpu", None, "numpy")
-    row.judge(compare(case.plain, case.exact, case.plain, case.size))
+    row.judge(case.check(update(*case.hosts).astype(np.complex64)))
     row.timed(wall_clock(lambda: update(*case.hosts), most=3))
     return row
 

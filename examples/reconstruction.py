@@ -24,17 +24,17 @@ from functools import cached_property
 import numpy as np
 
 from cudakit.commands import cli, ladder
-from cudakit.compare import compare
+from cudakit.compare import within
 from cudakit.errors import Refused
 from cudakit.libs import fft, library
 from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.measure.timing import GpuTimer, wall_clock
+from cudakit.rounding import U, of_set_amplitudes
 from cudakit.show import outputs, terminal
 
 BLOCK = 256
 TILE = (32, 8)  # columns and rows of the object per block of `gather`
 LEAST = 0.01  # least weight of an element, relative to the probe's maximum; limits the step at the object's edge
-COMPARED = 3  # iterations compared with numpy; momentum acts from the second on
 
 
 @dataclass(frozen=True)
@@ -101,37 +101,32 @@ def make(side, size, step, seed=0):
     return Scan(truth.astype(np.complex64), probe, corners, measured)
 
 
-def momenta(iterations, momentum):
-    """Return the factor of each iteration: k / (k + 3), or 0 without momentum."""
-    return [k / (k + 3) if momentum else 0.0 for k in range(iterations)]
+def iterated(scan, found, ahead, factor, kind, bounded=True):
+    """Return numpy's next object and its extrapolation, in the precision `kind`, and the rounding that float32 may add
+    to the object, if `bounded`."""
+    size, probe = len(scan.probe), scan.probe.astype(kind)
+    measured, light = scan.measured.astype(probe.real.dtype), np.abs(probe)
 
+    def change(j):
+        row, col = scan.corners[j]
+        exits = probe * ahead[row : row + size, col : col + size]
+        spectrum = np.fft.fft2(exits).astype(kind)
+        length = np.abs(spectrum)
+        safe = np.where(length > 0, length, 1)
+        constrained = np.where(length > 0, measured[j] * (spectrum / safe), measured[j])
+        rounding = of_set_amplitudes(spectrum, measured[j]) * light if bounded else 0.0
+        return np.conj(probe) * (np.fft.ifft2(constrained).astype(kind) - exits), rounding
 
-def reference(scan, iterations, momentum, kind):
-    """Return numpy's object after some iterations from a constant object of 1, in the precision `kind`."""
-    size, probe, found = len(scan.probe), scan.probe.astype(kind), np.ones(scan.truth.shape, kind)
-    measured = scan.measured.astype(probe.real.dtype)
-    light = np.abs(probe) ** 2
-    weight = np.full(found.shape, light.max() * LEAST)
-    for row, col in scan.corners:
-        weight[row : row + size, col : col + size] += light
-    ahead = found
-    for factor in momenta(iterations, momentum):
-
-        def change(j, ahead=ahead):
-            row, col = scan.corners[j]
-            exits = probe * ahead[row : row + size, col : col + size]
-            spectrum = np.fft.fft2(exits).astype(kind)
-            length = np.abs(spectrum)
-            safe = np.where(length > 0, length, 1)
-            constrained = np.where(length > 0, measured[j] * (spectrum / safe), measured[j])
-            return np.conj(probe) * (np.fft.ifft2(constrained).astype(kind) - exits)
-
-        total = np.zeros_like(found)
-        for (row, col), own in zip(scan.corners, each(change, len(scan.corners)), strict=True):
-            total[row : row + size, col : col + size] += own
-        found, before = ahead + total / weight, found
-        ahead = found + probe.real.dtype.type(factor) * (found - before)
-    return found
+    total, rounding = np.zeros(found.shape, kind), np.zeros(found.shape)
+    weight = np.full(found.shape, light.max() ** 2 * LEAST)
+    for (row, col), (own, error) in zip(scan.corners, each(change, len(scan.corners)), strict=True):
+        part = np.s_[row : row + size, col : col + size]
+        total[part] += own
+        rounding[part] += error
+        weight[part] += light**2
+    next_one = (ahead + total / weight).astype(kind)
+    further = next_one + probe.real.dtype.type(factor) * (next_one - found)
+    return next_one, further, rounding / weight + 16 * U * (np.abs(ahead) + np.abs(next_one))
 
 
 def tiles(corners, size, shape):
@@ -167,6 +162,23 @@ class Reconstruction:
         self.object.fill(1, self.stream)
         self.ahead.fill(1, self.stream)
 
+    @property
+    def factor(self):
+        """The momentum of the next iteration: k / (k + 3) for iteration k, or 0 without momentum."""
+        return self.done / (self.done + 3) if self.momentum else 0.0
+
+    def check(self):
+        """Queue one iteration, and compare it with numpy's from the same object. Return the comparison of the object
+        and of its extrapolation."""
+        before = [array.numpy(self.stream).astype(np.complex128) for array in (self.object, self.ahead)]
+        factor = self.factor
+        self.iterate()
+        found, further, rounding = iterated(self.scan, *before, factor, np.complex128)
+        return [
+            within(self.object.numpy(self.stream), found, rounding),
+            within(self.ahead.numpy(self.stream), further, (1 + 2 * factor) * rounding),
+        ]
+
     def iterate(self):
         """Queue one iteration."""
         waves, size, (rows, cols), count = self.waves, self.size, self.shape, self.scan.measured.size
@@ -177,12 +189,11 @@ class Reconstruction:
         fft.fft(waves, axes=2, out=waves, norm=None, stream=self.stream)
         self.fused["constrain"].launch(self.stream, grid, BLOCK, args=(waves, self.measured, 1 / size**2, count))
         fft.ifft(waves, axes=2, out=waves, norm=None, stream=self.stream)
-        factor = self.done / (self.done + 3) if self.momentum else 0.0
         self.overlapping["gather"].launch(
             self.stream, (-(-cols // TILE[0]), -(-rows // TILE[1])), TILE,
             args=(
-                self.object, self.ahead, self.corners, self.first, self.listed, self.probe, waves, self.least, factor,
-                size, rows, cols,
+                self.object, self.ahead, self.corners, self.first, self.listed, self.probe, waves, self.least,
+                self.factor, size, rows, cols,
             ),
         )  # fmt: skip
         self.done += 1
@@ -221,23 +232,25 @@ def measure(device, stream, arguments):
     scan = make(side, size, arguments.step or max(size // (8 if gpu else 4), 1))
     shape = scan.measured.shape
     report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
+    start = np.ones(scan.truth.shape, np.complex64)
     cpu = ErrorsRow(Subject("reconstruction", "cpu", None, shape, "complex64", idea="numpy"), extent=scan.truth.shape)
-    cpu.timed(wall_clock(lambda: reference(scan, 1, False, np.complex64), most=1))
+    exact, _, rounding = iterated(scan, start, start, 0.0, np.complex128)
+    own = []
+    cpu.timed(wall_clock(lambda: own.append(iterated(scan, start, start, 0.0, np.complex64, bounded=False)), most=1))
+    cpu.judge(within(own[0][0], exact, rounding))
     report.rows.append(cpu)
     for rung, (name, momentum, idea) in enumerate(WAYS, 1):
         subject = Subject("reconstruction", name, rung, shape, "complex64", idea=idea)
         row = ErrorsRow(subject, extent=scan.truth.shape, iterations=iterations)
         work = Reconstruction(device, stream, scan, momentum)
+        verdicts = work.check()
         with nullcontext({}) if gpu else device.counters() as counters:
-            for _ in range(COMPARED):
-                work.iterate()
+            work.iterate()
         if not gpu:
             total = sum(counted.global_bytes for counted in counters.values())
-            row.counters = {"bytes_per_element": total / COMPARED / scan.measured.size}
-        exact, plain = (reference(scan, COMPARED, momentum, kind) for kind in (np.complex128, np.complex64))
-        if not momentum:
-            cpu.judge(compare(plain, exact, plain, size))
-        row.judge(compare(work.object.numpy(stream), exact, plain, size))
+            row.counters = {"bytes_per_element": total / scan.measured.size}
+        verdicts += work.check()  # the third iteration has momentum
+        row.judge(max(verdicts, key=lambda verdict: (not verdict.ok, verdict.max_abs_error)))
         row.errors = work.errors(iterations)
         row.last_error = row.errors[-1]
         if not row.last_error < row.errors[0]:

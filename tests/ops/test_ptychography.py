@@ -38,9 +38,9 @@ def test_the_sweep_has_equal_batches_and_one_patch_of_each_size(
 @pytest.mark.parametrize("wrong", [None, (0, 1, 2), (3, 0, 0), (6, 3, 3)])
 def test_a_wrong_patch_of_any_repetition_is_found(example: Any, wrong: tuple[int, ...] | None) -> None:
     case = example.Case(7, 4, distinct=3)
-    results = np.resize(case.plain, case.shape)
+    results = np.resize(case.exact.astype(np.complex64), case.shape)
     if wrong:
         results[wrong] += 1
     row = case.row("fused", 1, "")
-    case.judge(row, results, case.exact, case.plain)
+    case.judge(row, results, case.check)
     assert row.ok is (wrong is None)

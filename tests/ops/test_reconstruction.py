@@ -68,6 +68,23 @@ def last_error(example: Any, scan: Any, device: cudakit.Device, *, momentum: boo
     return error
 
 
+def comparisons(example: Any, scan: Any, device: cudakit.Device) -> list[Any]:
+    """The comparisons of the first and the third iteration with numpy's."""
+    work = example.Reconstruction(device, device.default_stream, scan)
+    first = work.check()
+    work.iterate()
+    return [*first, *work.check()]
+
+
+def test_each_iteration_is_numpys(example: Any, scan: Any, sim: cudakit.Device) -> None:
+    assert [verdict.why for verdict in comparisons(example, scan, sim)] == [""] * 4
+
+
+def test_a_wrong_extrapolation_is_found(example: Any, scan: Any, sim: cudakit.Device, changed: Any) -> None:
+    changed("overlapping", "next.y + momentum * (next.y - before.y)", "next.y")
+    assert [verdict.ok for verdict in comparisons(example, scan, sim)] == [True, True, True, False]
+
+
 def test_the_object_is_found(example: Any, scan: Any, sim: cudakit.Device) -> None:
     assert scan.error(np.ones_like(scan.truth)) > 0.5
     assert last_error(example, scan, sim) < BOUND
@@ -86,6 +103,7 @@ def test_a_wrong_update_misses_the_bound(
     changed(*WRONG[wrong])
     with np.errstate(all="ignore"):
         assert not last_error(example, scan, sim) < 5 * BOUND
+        assert not all(verdict.ok for verdict in comparisons(example, scan, sim))
 
 
 def test_the_error_does_not_depend_on_the_global_phase(scan: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cudakit import ops
 from cudakit.compare import compare, within
 from cudakit.memory import array as memory
-from cudakit.rounding import U, of_products, of_tree
+from cudakit.rounding import U, of_products, of_set_amplitudes, of_tree
 
 FAMILIES = ops.families()
 Sum = Callable[[Any], Any]
@@ -379,3 +379,29 @@ def test_complex_numbers_are_compared_in_both_parts() -> None:
         assert not within(wrong, exact, limits).ok
         assert not compare(wrong, exact, result).ok
     assert not within(result, exact.real, limits).ok
+
+
+def set_amplitudes(waves: Any, amplitudes: Any, kind: str) -> Any:
+    spectra = np.fft.fft2(waves.astype(kind)).astype(kind)
+    return np.fft.ifft2(amplitudes.astype(np.float32) * (spectra / np.abs(spectra)).astype(kind)).astype(kind)
+
+
+@pytest.mark.parametrize(("count", "size"), [(500, 8), (200, 32), (8, 200)])
+def test_images_with_new_amplitudes_are_within_their_bound(count: int, size: int) -> None:
+    """The second half has spectra with an element close to 0, whose phase float32 does not know."""
+    rng = np.random.default_rng(3)
+    waves = (1 + rng.standard_normal((count, size, size)) + 1j * rng.standard_normal((count, size, size))) / 2
+    waves = waves.astype(np.complex64)
+    half = waves[count // 2 :]
+    half -= (np.fft.fft2(half)[:, 1:2, 1:2] / size**2 * np.exp(2j * np.pi * np.add.outer(*2 * [np.arange(size)]) / size)
+             ).astype(np.complex64)  # fmt: skip
+    amplitudes = np.abs(np.fft.fft2(rng.permutation(waves)))
+    exact = set_amplitudes(waves, amplitudes, "complex128")
+    bounds = of_set_amplitudes(np.fft.fft2(waves.astype(np.complex128)), amplitudes.astype(np.float32))
+    errors = np.abs(set_amplitudes(waves, amplitudes, "complex64") - exact).max(axis=(1, 2))
+    assert (errors < bounds).all()
+    first = slice(count // 2)
+    assert (bounds[first] < 1e-4).all()
+    assert errors[count // 2 :].max() > 10 * bounds[first].max(), "the zeros do not test the bound"
+    lost = exact[first] - (amplitudes[first, 2, 1] / size**2)[:, None, None]  # the amplitude of one element is lost
+    assert (np.abs(lost - exact[first]).max(axis=(1, 2)) > bounds[first]).mean() > 0.99
