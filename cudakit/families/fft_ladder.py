@@ -169,35 +169,37 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
     return tuple(launches)
 
 
-def _long(problem: FftProblem, one: Pass) -> tuple[Launch, Launch] | str:
-    """Return the two launches of complex rows of any length, or the reason why they are not supported."""
+def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
+    """Return the launches of rows of any length, or the reason why they are not supported. Real rows are copied to
+    complex ones and back."""
     halves = halves_of(one.n)
     if halves is None or one.n > LONGEST_PRODUCT:
         return f"lengths that are a product and at most {LONGEST_PRODUCT} supported, got {one.n}"
     a, b = halves
-    plans = []
-    for own, other in ((a, b), (b, a)):
-        plan = plan_for(own, other, True, problem.shared)
-        while isinstance(plan, Plan) and own == a and _turned(plan) > problem.shared and plan.rows > 1:
-            plan = plan_for(own, other, True, problem.shared, rows=plan.rows // 2)
-        if not isinstance(plan, Plan):
-            return plan
-        plans.append(plan)
-    columns, rows = plans
-    blocks = [one.rows * ceil_div(b, columns.rows), one.rows * ceil_div(a, rows.rows)]
+    columns = plan_for(a, b, True, problem.shared)
+    while isinstance(columns, Plan) and _turned(columns) > problem.shared and columns.rows > 1:
+        columns = plan_for(a, b, True, problem.shared, rows=columns.rows // 2)
+    rows = plan_for(b, a, True, problem.shared)
+    if not isinstance(columns, Plan):
+        return columns
+    if not isinstance(rows, Plan):
+        return rows
+    blocks = one.rows * ceil_div(b, columns.rows), one.rows * ceil_div(a, rows.rows), ceil_div(one.rows * one.n, _BLOCK)
     if max(blocks) > MAX_GRID_X:
         return _TOO_MANY.format(MAX_GRID_X, max(blocks))
     before = ceil_div(problem.temporary_bytes, 16) * 16 if None in (one.source.role, one.target.role) else 0
-    scratch, between = before + 8 * one.rows * one.n, SCRATCH.at(before, "float32")
-    dtype, inverse = "__half" if problem.half else "float", cpp_bool(one.inverse)
+    between, whole = (SCRATCH.at(before + part * 8 * one.rows * one.n, "float32") for part in (0, 1))
+    is_complex = one.form == "fft"
+    scratch = before + (1 if is_complex else 2) * 8 * one.rows * one.n
+    dtype = "__half" if problem.half else "float"
     source, target = _real(problem, one)
-    return (
+    launches = [
         Launch(
             blocks[0],
             columns.block,
             (source, between, one.inner, _strides(one.x)),
             shared=_turned(columns),
-            entry=f"long_columns<{columns.text}, {b}, {dtype}, {inverse}, {columns.blocks}>",
+            entry=f"long_columns<{columns.text}, {b}, {{}}, {cpp_bool(one.inverse)}, {columns.blocks}>",
             scratch=scratch,
         ),
         Launch(
@@ -205,9 +207,32 @@ def _long(problem: FftProblem, one: Pass) -> tuple[Launch, Launch] | str:
             rows.block,
             (between, target, one.inner, _strides(one.y), one.scale),
             shared=rows.shared,
-            entry=f"long_rows<{rows.text}, {a}, {dtype}, {inverse}, {rows.blocks}>",
+            entry=f"long_rows<{rows.text}, {a}, {{}}, {cpp_bool(one.inverse)}, {rows.blocks}>",
             scratch=scratch,
         ),
+    ]
+    if is_complex:
+        return tuple(replace(each, entry=each.entry.format(dtype)) for each in launches)
+    dense = _strides((one.inner * one.n, one.n, 1))
+    first, last = (replace(each, entry=each.entry.format("float")) for each in launches)
+    into, back = ("from_real", "to_half") if one.form == "rfft" else ("from_half", "to_real")
+    copies = ((into, (source, whole), one.x), (back, (whole, target), one.y))
+    start, end = (
+        Launch(
+            blocks[2],
+            _BLOCK,
+            (*arrays, one.n, one.inner, one.rows, _strides(strides)),
+            entry=f"{name}<{dtype}>",
+            source="fft/real_rows.cu",
+            scratch=scratch,
+        )
+        for name, arrays, strides in copies
+    )
+    return (
+        start,
+        replace(first, args=(whole, between, one.inner, dense)),
+        replace(last, args=(between, whole, one.inner, dense, one.scale)),
+        end,
     )
 
 
@@ -219,14 +244,14 @@ def _turned(plan: Plan) -> int:
 @variant("fft/07_long_rows.cu", problems="products")
 def long_rows(problem: FftProblem) -> tuple[Launch, ...] | str:
     """rows longer than a block can hold, in two launches"""
+    short = [_rows(problem, one, 0, 0, 0) for one in problem.passes]
+    all_short = all(isinstance(launch, Launch) for launch in short)
     launches: list[Launch] = []
-    if all(one.form != "fft" for one in problem.passes):
-        return "complex rows supported"
-    for one in problem.passes:
-        made = _long(problem, one) if one.form == "fft" else _rows(problem, one, 0, 0, 0)
+    for one, launch in zip(problem.passes, short, strict=True):
+        made = _long(problem, one) if all_short or isinstance(launch, str) else (replace(launch, source=rows.source),)
         if isinstance(made, str):
             return made
-        launches += made if isinstance(made, tuple) else [replace(made, source=rows.source)]
+        launches += made
     return tuple(launches)
 
 
