@@ -203,7 +203,8 @@ class Batch:
 
     def __init__(self, device, stream, host):
         self.device, self.stream, self.host = device, stream, host
-        self.rows, self.timed = [], []  # timed: rows, with the launches that the timer calls in turns
+        # timed: rows, with the launches that the timer calls in turns. trips: rows, with the work including the copies.
+        self.rows, self.timed, self.trips = [], [], []
         # Together, the arrays of the launches do not fit into the L2.
         sets = rotations(16 * host.size, device.attribute("L2_CACHE_SIZE")) if device.kind == "gpu" else 1
         self.images = [device.array(host, stream=stream) for _ in range(sets)]
@@ -256,6 +257,7 @@ class Batch:
             whole.fail("some images were not written")
         self.check_constant(whole, first)
         self.timed.append((whole, [version.run for version in versions]))
+        self.trips.append((whole, lambda: self.trip(first)))
         for stage, (step, array) in first.stages.items() if len(first.stages) > 1 else ():
             part = self.row(name, stage, "this stage alone")
             step()
@@ -278,8 +280,14 @@ class Batch:
             row.fail(f"an image of 0.5 comes out as {flat.min()} to {flat.max()}: frequency 0 is misplaced")
         images.copy_from(self.host, self.stream)
 
+    def trip(self, version):
+        """Copy the images to the device, filter them, and copy the result back."""
+        self.images[0].copy_from(self.host, self.stream)
+        version.run()
+        return version.out.numpy(self.stream)
+
     def time(self):
-        """Time the rows in rounds, and the whole versions with copies and one after the other, too."""
+        """Time the rows in rounds; versions also in a row on the same arrays, and of one image with the copies."""
         timer = GpuTimer(self.device, self.stream, budget_ms=20.0)
         samples = [[] for _ in self.timed]
         for _ in range(ROUNDS):
@@ -297,6 +305,8 @@ class Batch:
                 row.hold_against(ceiling)
             if not row.subject.mode:
                 row.times.back_to_back = timer.back_to_back(launches[0])
+        for row, trip in self.trips if len(self.host) == 1 else ():
+            row.times.end_to_end = wall_clock(trip).median
 
 
 def captured(device, stream, work):
@@ -305,16 +315,16 @@ def captured(device, stream, work):
     return graph.instantiate()
 
 
-def measure(device, stream, size, batches=(1,), versions=tuple(VERSIONS)):
+def measure(device, stream, size, batches=(1,), versions=tuple(VERSIONS), timed=True):
     """The report of each batch of images of size x size; the CPU's rows are of one image."""
     report = BenchReport(device.info() | {"libraries": {"cufft": library(device, "cufft")}})
     for count in batches:
         batch = Batch(device, stream, np.random.default_rng(0).random((count, size, size), dtype=np.float32))
-        if count == 1:
+        if count == 1 and timed:
             batch.cpu()
         for name in versions:
             batch.add(name)
-        if device.kind == "gpu":
+        if device.kind == "gpu" and timed:
             batch.time()
         report.rows += batch.rows
     return report
@@ -351,4 +361,5 @@ if __name__ == "__main__":
     parser.add_argument(
         "--versions", nargs="+", choices=VERSIONS, metavar="NAME", help=f"{', '.join(VERSIONS)} (default: all)"
     )
+    parser.add_argument("--once", action="store_true", help="only check the versions (implied under ncu)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

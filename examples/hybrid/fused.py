@@ -11,13 +11,15 @@ from cudakit.family import ceil_div, cpp_bool
 
 THRESHOLD, LOW_PASS = ("Threshold", np.float32(0.3)), ("LowPass", np.float32(0.1))
 LINE = 16  # complex numbers per 128-byte line
-LAG = 2  # images by which a step of OneLaunch follows the one before
-
-# The best plans on an H200: of rows, forward and inverse, by their values; of columns, by their values and the columns
-# per block; of rows and columns in one launch, by the values of both.
+WIDEST = 16  # columns per block of Fused
+# Images by which a step of OneLaunch follows the one before
+LAG = 2
+# Plans of OneLaunch for rows and columns, by rows, values of a transform of a row, and whether there is one image
+TILES: dict[tuple[int, int, bool], tuple[Plan, Plan]] = {}
+# Plans of Fused for rows, forward and inverse, by the values of a transform
 ROWS: dict[int, tuple[Plan, Plan]] = {}
+# Plans of Fused for columns, by the values and the columns per block
 COLUMNS: dict[tuple[int, int], Plan] = {}
-TILES: dict[tuple[int, int], tuple[Plan, Plan]] = {}
 
 
 class Fused:
@@ -79,7 +81,7 @@ class Fused:
     def plans(self, device):
         """The default plans. With few images, a block has fewer columns, so that each multiprocessor has a block."""
         n = self.cols if self.cols % 2 else self.cols // 2
-        wide = 16
+        wide = WIDEST
         while wide > 4 and ceil_div(self.half, wide) * self.images < device.multiprocessors:
             wide //= 2
         plan = self.found(n, self.images * self.rows, False, device)
@@ -111,12 +113,15 @@ class Fused:
         )  # fmt: skip
 
     def run(self, images, out):
-        """Queue the filter of any number of images, as many per launch as there are spectra in memory."""
+        """Queue the filter of any number of images, at most `self.images` per launch."""
         for first in range(0, len(images), self.images):
             part = slice(first, first + self.images)
-            self.forward(images[part])
-            self.filter(images[part])
-            self.inverse(out[part])
+            self.queue(images[part], out[part])
+
+    def queue(self, images, out):
+        self.forward(images)
+        self.filter(images)
+        self.inverse(out)
 
 
 class OneLaunch(Fused):
@@ -142,8 +147,8 @@ class OneLaunch(Fused):
     def plans(self, device):
         """A block does rows and columns: both plans have the same number of threads."""
         n = self.cols if self.cols % 2 else self.cols // 2
-        if (self.rows, n) in TILES:
-            rows, columns = TILES[self.rows, n]
+        if (self.rows, n, self.images == 1) in TILES:
+            rows, columns = TILES[self.rows, n, self.images == 1]
             return rows, columns, rows
         for wide in (8, 4, 16, 2, 1, 3, 5, 6, 7, 9, 10, 11, 12, 13):
             columns = self.found(self.rows, self.half, True, device, wide)
@@ -154,8 +159,7 @@ class OneLaunch(Fused):
                     return rows, columns, rows
         raise Refused(f"images of {self.rows}x{self.cols} need different blocks for rows and columns: use Fused")
 
-    def run(self, images, out):
-        """Queue the filter of the images."""
+    def queue(self, images, out):
         kernel, shared = self.kernels[0], max(plan.shared for plan in (self.plan, self.columns, self.back))
         scale = 1 / (self.rows * self.cols)
         args = images, out, self.spectra, self.progress, len(images), self.lag, self.ring, self.pitch, scale
