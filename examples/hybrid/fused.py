@@ -11,7 +11,7 @@ from cudakit.family import ceil_div, cpp_bool
 
 THRESHOLD, LOW_PASS = ("Threshold", np.float32(0.3)), ("LowPass", np.float32(0.1))
 LINE = 16  # complex numbers per 128-byte line
-WIDEST = 16  # columns per block of Fused
+WIDEST, NARROWEST = 16, 4  # columns per block of Fused
 # Images by which a step of OneLaunch follows the one before
 LAG = 2
 # Plans of OneLaunch for rows and columns, by rows, values of a transform of a row, and whether there is one image
@@ -82,7 +82,7 @@ class Fused:
         """The default plans. With few images, a block has fewer columns, so that each multiprocessor has a block."""
         n = self.cols if self.cols % 2 else self.cols // 2
         wide = WIDEST
-        while wide > 4 and ceil_div(self.half, wide) * self.images < device.multiprocessors:
+        while wide > NARROWEST and ceil_div(self.half, wide) * self.images < device.multiprocessors:
             wide //= 2
         plan = self.found(n, self.images * self.rows, False, device)
         columns = COLUMNS.get((self.rows, wide)) or self.found(self.rows, self.half, True, device, wide)
