@@ -8,14 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 from cudakit.families import fft_host as host
-from cudakit.families.fft_ladder import COMPLEX_LADDER, LADDER, long_rows, rows
+from cudakit.families.fft_ladder import COMPLEX_LADDER, LADDER, long_rows, planes, rows
+from cudakit.families.fft_plan import PLANES
 from cudakit.families.fft_problem import Axes, FftProblem, problem
 from cudakit.family import Family, apply
 
 
 def choose(problem: FftProblem, arch: str) -> str:
     """Return the variant for "auto"."""
-    fastest = (rows, long_rows)
+    several = problem.planes
+    in_cache = several is not None and several.count > 3 and (several.rows, several.cols) in PLANES
+    fastest = (planes, rows, long_rows) if in_cache else (rows, long_rows)
     return next((one.name for one in fastest if one.refusal(problem, arch) is None), "direct")
 
 

@@ -28,7 +28,7 @@ def _rows(problem: FftProblem, one: Pass, most: int, rows: int, registers: int) 
     """Return the launch of one pass with all radices in one kernel, or the reason why no plan supports it."""
     even = one.n % 2 == 0
     n = one.n // 2 if one.form != "fft" and even else one.n
-    plan = plan_for(n, one.inner, one.columns, problem.shared, most=most, rows=rows, registers=registers)
+    plan = plan_for(n, one.inner, one.columns, problem.shared, form=one.form, most=most, rows=rows, registers=registers)
     if not isinstance(plan, Plan):
         return plan
     blocks = ceil_div(one.inner, plan.rows) * one.outer
@@ -255,8 +255,8 @@ def long_rows(problem: FftProblem) -> tuple[Launch, ...] | str:
     return tuple(launches)
 
 
-@variant("fft/08_planes.cu", problems="planes", tune={"lag": (1, 2, 3, 4)})
-def planes(problem: FftProblem, lag: int = 1) -> tuple[Launch, ...] | str:
+@variant("fft/08_planes.cu", problems="planes", tune={"lag": (0, 1, 2, 3, 4)})
+def planes(problem: FftProblem, lag: int = 0) -> tuple[Launch, ...] | str:
     """rows and columns of a plane in one launch, while L2 has it"""
     one = problem.planes
     if one is None:
@@ -266,6 +266,7 @@ def planes(problem: FftProblem, lag: int = 1) -> tuple[Launch, ...] | str:
         return made
     row, column = made
     tiles = ceil_div(one.rows, row.rows) + ceil_div(one.cols, column.rows)
+    lag = lag or ceil_div(problem.sms * column.blocks, tiles)  # the blocks in flight have other planes' tiles
     if (one.count + lag) * tiles > MAX_GRID_X:
         return _TOO_MANY.format(MAX_GRID_X, (one.count + lag) * tiles)
     dtype = "__half" if problem.half else "float"

@@ -24,10 +24,43 @@ MOST_THREADS, MOST_BLOCKS = 1024, 16
 THREADS, COLUMNS = 128, 16
 # Registers per multiprocessor, and per thread by the values that it holds.
 _REGISTERS = 65536
-_REGISTERS_OF = {8: 48, 16: 64, 32: 128, 64: 255}
+_REGISTERS_OF = {8: 48, 16: 64, 24: 96, 32: 128, 64: 255}
 
-# (complex values per row, columns): (threads per row, rows per block, registers per thread, radices).
-MEASURED: dict[tuple[int, bool], tuple[int, int, int, tuple[int, ...]]] = {}
+# Threads per row, rows per block, registers per thread, radices.
+Measured = tuple[int, int, int, tuple[int, ...]]
+# By complex values per row, and use: "fft", "rfft" and "irfft" of contiguous rows, or adjacent "columns".
+MEASURED: dict[tuple[int, str], Measured] = {
+    (64, "fft"): (8, 8, 64, (8, 8)),
+    (100, "fft"): (10, 6, 80, (10, 10)),
+    (128, "fft"): (16, 4, 64, (8, 16)),
+    (256, "fft"): (16, 8, 64, (16, 16)),
+    (512, "fft"): (64, 2, 64, (8, 8, 8)),
+    (1000, "fft"): (100, 2, 56, (10, 10, 10)),
+    (1024, "fft"): (64, 2, 64, (16, 8, 8)),
+    (1536, "fft"): (64, 1, 72, (24, 8, 8)),
+    (2048, "fft"): (128, 2, 80, (8, 16, 16)),
+    (2187, "fft"): (81, 1, 80, (27, 27, 3)),
+    (3125, "fft"): (125, 1, 128, (5, 25, 25)),
+    (4096, "fft"): (256, 1, 80, (16, 16, 16)),
+    (6000, "fft"): (400, 1, 64, (15, 20, 20)),
+    (8192, "fft"): (256, 1, 128, (32, 16, 16)),
+    (16384, "fft"): (512, 1, 128, (32, 32, 16)),
+    (128, "rfft"): (16, 4, 80, (8, 16)),
+    (512, "rfft"): (32, 2, 80, (16, 8, 4)),
+    (2048, "rfft"): (128, 1, 80, (16, 16, 8)),
+    (128, "irfft"): (8, 8, 80, (16, 8)),
+    (512, "irfft"): (32, 2, 80, (16, 8, 4)),
+    (2048, "irfft"): (128, 1, 112, (16, 16, 8)),
+    (256, "columns"): (16, 32, 64, (16, 16)),
+    (1024, "columns"): (32, 8, 96, (32, 32)),
+    (4096, "columns"): (256, 4, 64, (16, 16, 16)),
+}
+# By rows and columns of a plane: the plan of both.
+PLANES: dict[tuple[int, int], Measured] = {
+    (256, 256): (16, 16, 80, (16, 16)),
+    (512, 512): (32, 16, 64, (16, 8, 4)),
+    (1024, 1024): (32, 8, 128, (32, 32)),
+}
 
 
 @dataclass(frozen=True)
@@ -111,7 +144,12 @@ def radices_of(n: int, most: int = LARGEST_RADIX) -> tuple[int, tuple[int, ...]]
     most `most` allow, and few idle threads."""
     if n == 1:
         return 1, (1,)
-    passes = next(count for count in range(1, 64) if any(True for _ in _factorisations(n, most, count)))
+    # One thread per row would access memory at the distance of rows: rows of more than 8 values have several threads.
+    passes = next(
+        count
+        for count in range(1, 64)
+        if any(True for _ in _factorisations(n, most, count)) and (count > 1 or n <= 8 or largest_prime(n) == n)
+    )
     choices = (
         (_cost(n, n // radix, radices, most), n // radix, radices)
         for radices in _factorisations(n, most, passes)
@@ -122,10 +160,17 @@ def radices_of(n: int, most: int = LARGEST_RADIX) -> tuple[int, tuple[int, ...]]
     return threads, radices
 
 
+def _blocks(threads: int, registers: int) -> int:
+    """Return the blocks of `threads` threads per multiprocessor that registers allow."""
+    warps = ceil_div(threads, 32) * 32
+    return max(1, min(MOST_BLOCKS, 2048 // warps, _REGISTERS // (registers * warps)))
+
+
 @functools.cache
 def plan_for(
-    n: int, inner: int, columns: bool, shared: int, *, most: int = 0, rows: int = 0, registers: int = 0
-) -> Plan | str:
+    n: int, inner: int, columns: bool, shared: int, *, form: str = "fft", most: int = 0, rows: int = 0,
+    registers: int = 0,
+) -> Plan | str:  # fmt: skip
     """Return the plan for rows of n complex values, or a sentence if no plan supports them.
 
     Args:
@@ -133,6 +178,7 @@ def plan_for(
         inner: Rows that a block may share.
         columns: Whether these rows are adjacent columns of a matrix.
         shared: Bytes of shared memory that the device has per block.
+        form: "fft", "rfft" or "irfft".
         most: The largest radix; 0 for the default. Not 0: a measured plan is not used.
         rows: Rows per block; 0 for the default.
         registers: Registers per thread that the compiler should stay within; 0 for the default.
@@ -142,7 +188,8 @@ def plan_for(
         return f"prime factors up to {PRIMES[-1]} supported, the length {n} has {prime}"
     if n > LONGEST:
         return f"rows of at most {LONGEST} complex values supported, got {n}"
-    measured = None if most else MEASURED.get((n, columns))
+    use = form if not columns else "columns" if form == "fft" else f"{form} columns"
+    measured = None if most else MEASURED.get((n, use))
     if measured is not None:
         threads, best_rows, best_registers, radices = measured
     else:
@@ -154,8 +201,7 @@ def plan_for(
     limit = registers or best_registers
     while wanted:
         block = threads * wanted
-        blocks = max(1, min(MOST_BLOCKS, 2048 // block, _REGISTERS // (limit * block)))
-        plan = Plan(n, threads, wanted, columns, radices, blocks)
+        plan = Plan(n, threads, wanted, columns, radices, _blocks(block, limit))
         if block <= MOST_THREADS and plan.shared <= shared:
             return plan
         wanted //= 2
@@ -171,6 +217,12 @@ def halves_of(n: int) -> tuple[int, int] | None:
 @functools.cache
 def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan] | str:
     """Return the plans of a plane's rows and of its columns, with one number of threads per block; or a sentence."""
+    if (rows, cols) in PLANES:
+        threads, count, registers, radices = PLANES[rows, cols]
+        row = Plan(cols, threads, count, False, radices, _blocks(threads * count, registers))
+        column = replace(row, columns=True)
+        if max(row.shared, column.shared) <= shared:
+            return row, column
     for wanted in (COLUMNS, 8, 4, 32, 2, 64, 1):
         column, row = (
             plan_for(n, wanted, is_column, shared, rows=wanted) for n, is_column in ((rows, True), (cols, False))
