@@ -85,7 +85,7 @@ template <class P, bool EVEN, bool FRESH>
 __device__ inline void spectrum_to_row(const Group<P>& group, const float2* from, float* to, bool inside, float scale) {
     RowToReal<EVEN>::template run<P>(
         group, [&](int k) { return inside ? spectrum_value<FRESH>(from + k) : float2{0.0f, 0.0f}; },
-        [&](int i, auto value) {
+        [&](int i, typename Element<float, EVEN>::type value) {
             if (!inside) return;
             if constexpr (EVEN)
                 __stcs(reinterpret_cast<float2*>(to) + i, scale * value);
