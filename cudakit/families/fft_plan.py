@@ -219,10 +219,10 @@ def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan] | str:
     """Return the plans of a plane's rows and of its columns, with one number of threads per block; or a sentence."""
     if (rows, cols) in PLANES:
         threads, count, registers, radices = PLANES[rows, cols]
-        row = Plan(cols, threads, count, False, radices, _blocks(threads * count, registers))
-        column = replace(row, columns=True)
-        if max(row.shared, column.shared) <= shared:
-            return row, column
+        planned = Plan(cols, threads, count, False, radices, _blocks(threads * count, registers))
+        turned = replace(planned, columns=True)
+        if max(planned.shared, turned.shared) <= shared:
+            return planned, turned
     for wanted in (COLUMNS, 8, 4, 32, 2, 64, 1):
         column, row = (
             plan_for(n, wanted, is_column, shared, rows=wanted) for n, is_column in ((rows, True), (cols, False))
