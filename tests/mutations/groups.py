@@ -16,6 +16,7 @@ FOLDERS = {
     "add_broadcast": ("tests/ops/test_elementwise.py",),
     "attention": ("tests/ops/test_attention.py",),
     "blur": ("tests/ops/test_blur.py",),
+    "fft": ("tests/ops/test_fft.py",),
     "gemm": ("tests/ops/test_gemm.py",),
     "gemm_half": ("tests/ops/test_gemm_half.py",),
     "matrix_add": ("tests/ops/test_elementwise.py",),
