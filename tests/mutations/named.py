@@ -54,6 +54,16 @@ NAMED: tuple[tuple[str, str, str, str], ...] = (
      "if (first + k + 1 < n) out[first + k] = each[k];", "the last store of dense is lost"),
     ("kernels/unary/02_vectors.cu", "mapped.at[j] = map(taken.at[j]);", "mapped.at[j] = map(taken.at[PER - 1 - j]);",
      "the lanes of cast reversed"),
+    ("kernels/fft/turns.cuh", "return {c, -s};", "return {c, s};", "the sign of a quarter of the twiddle factors"),
+    ("kernels/fft/passes.cuh", "if constexpr (PASS > 0 && (!LAST || REUSED)) group.sync();", "",
+     "no barrier between loads and stores of a pass"),
+    ("kernels/fft/06_rows.cu", "inside = inner < inner_rows;", "inside = true;", "rows past the batch's end"),
+    ("kernels/fft/06_rows.cu", "return array + outer * strides.outer + inner * strides.inner;",
+     "return array + static_cast<int>(outer * strides.outer + inner * strides.inner);", "row * stride in 32 bits"),
+    ("kernels/fft/05_registers.cu", "const bool upper = threadIdx.x & L;", "const bool upper = false;",
+     "a shuffle in which all lanes send the upper register"),
+    ("cudakit/families/fft_host.py", "3 * U * (math.log2(length) + 1)", "3e4 * U * (math.log2(length) + 1)",
+     "one wrong twiddle factor passes"),
 )  # fmt: skip
 
 

@@ -159,3 +159,42 @@ def test_steps_around_transforms(large: cudakit.Device, far: cudakit.DeviceArray
     np.testing.assert_array_equal(ends.numpy(), [0, 0, 9, 6])
     run("ptychography/fused.cu", "illuminate", spectra, one, spectra, 1)
     np.testing.assert_array_equal(ends.numpy(), [0, 0, 9, 6])
+
+
+def apart(far: cudakit.DeviceArray, shape: tuple[int, int], dtype: str, *, elements: bool) -> cudakit.DeviceArray:
+    """Return an array whose rows (or elements of a row, which then has two) are more than 2^31 elements apart."""
+    size = np.dtype(dtype).itemsize
+    distance, near = (COUNT * 4 // size - 500) * size, size
+    strides = (near, distance) if elements else (distance, near)
+    return makers.over(far.context, far.stream, far.pointer, shape, dtype, strides=strides, owner=far)
+
+
+@pytest.mark.parametrize("elements", [False, True])
+@pytest.mark.parametrize("variant", [one.name for one in ops.families()["fft"]])
+def test_transforms_of_rows_and_of_elements_far_apart(
+    large: cudakit.Device, far: cudakit.DeviceArray, variant: str, elements: bool
+) -> None:
+    if elements and variant in ("planes", "long_rows", "registers"):
+        return  # their rows are contiguous, or longer than two elements
+    shape, axes = (64, 2) if elements else (2, 64), 2 if variant == "planes" else 1
+    x = apart(far, shape, "complex64", elements=elements)
+    host = (np.arange(x.size) + 1j).reshape(shape).astype(np.complex64)
+    x.copy_from(host)
+    result = ops.fft(x, axes, variant=variant).numpy()
+    np.testing.assert_allclose(result, np.fft.fftn(host, axes=range(-axes, 0)), rtol=1e-5, atol=1e-2)
+    ops.fft(x, axes, out=x, variant=variant)
+    np.testing.assert_array_equal(x.numpy(), result)
+
+
+@pytest.mark.parametrize("elements", [False, True])
+def test_real_transforms_of_rows_and_of_elements_far_apart(
+    large: cudakit.Device, far: cudakit.DeviceArray, elements: bool
+) -> None:
+    shape = (64, 2) if elements else (2, 64)
+    x = apart(far, shape, "float32", elements=elements)
+    host = np.arange(x.size, dtype=np.float32).reshape(shape)
+    x.copy_from(host)
+    terms = ops.rfft(x)
+    np.testing.assert_allclose(terms.numpy(), np.fft.rfft(host), rtol=1e-5, atol=1e-2)
+    ops.irfft(terms, out=x)
+    np.testing.assert_allclose(x.numpy(), host, atol=1e-4)
