@@ -71,9 +71,10 @@ class Fused:
             f"spectra_to_rows<{self.plan_back.text}, {even}, {self.plan_back.blocks}>",
         )
 
-    def found(self, n, inner, columns, device, rows=0):
-        """The plan of rows or columns of n values."""
-        plan = plan_for(n, inner, columns, device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"), rows=rows)
+    def found(self, device, n, inner, rows=0, *, form):
+        """The plan of rows or columns of n values; rows: how many per block, 0 for the default."""
+        shared = device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        plan = plan_for(n, inner, form == "fft", shared, rows=rows, form=form)
         if isinstance(plan, str):
             raise Refused(f"the fused filter does not support images of {self.rows}x{self.cols}: {plan}")
         return plan
@@ -84,9 +85,10 @@ class Fused:
         wide = WIDEST
         while wide > NARROWEST and ceil_div(self.half, wide) * self.images < device.multiprocessors:
             wide //= 2
-        plan = self.found(n, self.images * self.rows, False, device)
-        columns = COLUMNS.get((self.rows, wide)) or self.found(self.rows, self.half, True, device, wide)
-        forward, inverse = ROWS.get(n, (plan, plan))
+        columns = COLUMNS.get((self.rows, wide)) or self.found(device, self.rows, self.half, wide, form="fft")
+        forward, inverse = ROWS.get(n) or (
+            self.found(device, n, self.images * self.rows, form=form) for form in ("rfft", "irfft")
+        )
         return forward, columns, inverse
 
     def forward(self, images):
@@ -151,10 +153,10 @@ class OneLaunch(Fused):
             rows, columns = TILES[self.rows, n, self.images == 1]
             return rows, columns, rows
         for wide in (8, 4, 16, 2, 1, 3, 5, 6, 7, 9, 10, 11, 12, 13):
-            columns = self.found(self.rows, self.half, True, device, wide)
-            threads = self.found(n, 1, False, device).threads
-            if columns.block % threads == 0:
-                rows = replace(self.found(n, 1, False, device), rows=columns.block // threads)
+            columns = self.found(device, self.rows, self.half, wide, form="fft")
+            row = self.found(device, n, 1, form="irfft")
+            if columns.block % row.threads == 0:
+                rows = replace(row, rows=columns.block // row.threads)
                 if rows.shared <= device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"):
                     return rows, columns, rows
         raise Refused(f"images of {self.rows}x{self.cols} need different blocks for rows and columns: use Fused")
