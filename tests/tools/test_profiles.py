@@ -22,7 +22,6 @@ BENCH = re.compile(r"python (-m cudakit bench|examples/(gemm|softmax_compare|att
 # Files that must be measured again, with the reason. A file that is fine must not be listed.
 STALE = {
     "h200/add.json": "broadcast_add is not a family",
-    "h200/add_2d.json": "without peer:cupy",
     "h200/argmax.json": "without peer:cupy",
     "h200/cast.json": "without peer:cupy",
     "h200/fill.json": "without peer:cupy",
@@ -34,7 +33,6 @@ STALE = {
     "h200/softmax_vs_n.json": "without peer:cupy",
     "h200/sum.json": "without peer:cupy",
     "h200/sum_ladder.json": "without peer:cupy",
-    "h200/vector_add.json": "without peer:cupy",
 }
 
 
