@@ -123,7 +123,7 @@ class Asked(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", [*EXAMPLES, "blur_100000", "batched_gemm_1024"])
+@pytest.mark.parametrize("name", [*EXAMPLES, "blur_100000", "batched_gemm_1024", "gemm_fft_1024"])
 def test_no_two_chunks_are_alike_at_the_committed_sizes(run_example, monkeypatch, name) -> None:
     rows = json.loads((ROOT / "profiles" / "h200" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
     row = next(row for row in rows if row["pipeline"] and row["variant"] != "disk to disk")
