@@ -120,15 +120,18 @@ def direct_row(items, device, folder, chunk, arguments, console):
     block = chunk * items.work.nbytes
     room = int(0.9 * shutil.disk_usage(folder).free)
     probe = min(2 << 30, room // 4)
-    speed = {"nbytes": probe, "block": block, "threads": arguments.readers}
-    disk = measure_disk(folder, **speed)
+    disk = measure_disk(folder, nbytes=probe, block=block, threads=arguments.readers)
     count = arguments.count or room // (2 * items.work.nbytes)
     if arguments.seconds is not None:  # to make the images, and to blur them
         count = min(count, int(arguments.seconds / (items.work.nbytes * (1 / disk.write + 1 / disk.both))))
     count = max(1, count)
     items = streamed.Items.make(items.work, count, chunk)
-    row = Row(Subject("blur images", "direct", 6, (count, *items.work.item), "float32"))
-    given, made = folder / "images.npy", folder / "blurred.npy"
+    subject = Subject(
+        "blur images", "direct", 6, (count, *items.work.item), "float32",
+        idea=f"one file each way on {kind}, no page cache: disk {disk.read / 1e9:.2f} GB/s read, "
+        f"{disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once",
+    )  # fmt: skip
+    row, given, made = Row(subject), folder / "images.npy", folder / "blurred.npy"
     try:
         save_stack(items, given, count, chunk, arguments.writers)
         with streamed.progress(console, count) as tell:
@@ -140,13 +143,8 @@ def direct_row(items, device, folder, chunk, arguments, console):
                 measure=True,
             )  # fmt: skip
             done.seconds = time.perf_counter() - begin  # with the last sync
-        disk = disk.best(measure_disk(folder, **speed))
         done.bounds["disk"] = disk.seconds(done.bytes_in, done.bytes_out)
         row.streamed(done)
-        row.subject.idea = (
-            f"one file each way on {kind}, no page cache: disk {disk.read / 1e9:.2f} GB/s read, "
-            f"{disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once"
-        )
         results = np.load(made, mmap_mode="r")
         judge, whole = streamed.Judge(items, row), streamed.Judge(items, row, full=True)
         row.verdict.ok = True

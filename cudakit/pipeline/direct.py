@@ -153,14 +153,6 @@ class Disk:
         rest = bytes_in - bytes_out
         return min(bytes_in, bytes_out) / self.both + abs(rest) / (self.read if rest > 0 else self.write)
 
-    def best(self, other: Disk) -> Disk:
-        """Return the higher rates of two measurements.
-
-        Args:
-            other: The other measurement.
-        """
-        return Disk(max(self.read, other.read), max(self.write, other.write), max(self.both, other.both))
-
 
 def measure_disk(folder: Path, *, nbytes: int, block: int, threads: int) -> Disk:
     """Measure a disk with direct I/O.

@@ -331,7 +331,7 @@ class Execution:
         report.seconds, report.host_growth = seconds, growth
         report.items, report.chunks = state.items_done, state.chunks_done
         report.bytes_in, report.bytes_out = state.bytes_in, state.bytes_out
-        report.busy, report.waited, report.computing = times.busy, times.waited, times.computed()
+        report.busy, report.waited = times.busy, times.waited
         report.spans = sorted(times.spans, key=lambda span: span.begin)
         report.count = self.tickets.count
         if report.link is None:
@@ -343,9 +343,8 @@ class Execution:
         ):
             if times.rates.get(stage):
                 report.bounds[stage] = nbytes / median(times.rates[stage]) / threads
-        if times.quickest is not None:  # chunks whose kernels run at once each take longer than alone
-            quickest = min(times.quickest * report.items, report.computing)
-            report.bounds["compute"] = quickest / len(request.devices)
+        if times.quickest is not None:
+            report.bounds["compute"] = times.quickest * report.items / len(request.devices)
 
     def _error(self, failure: Failure) -> PipelineError:
         ticket, request, error = failure.ticket, self.request, failure.error

@@ -72,10 +72,8 @@ class PipelineReport:
         seconds: Time from the first read to the last write.
         host_growth: Growth of the process's peak memory, in bytes.
         busy: Seconds of work per stage, summed over threads and streams; device stages on a GPU only.
-        computing: Seconds in which a device computed, summed over devices; 0 on a simulated device. Kernels of
-            different streams that run at once count once.
         bounds: The least seconds per stage if it ran alone, from rates measured in this run: the median chunk for
-            reading and writing, the fastest chunk for compute (at most `computing`), pinned copies for the link.
+            reading and writing, the fastest chunk for compute, pinned copies for the link.
         waited: Seconds that queueing waited, by what it waited for.
         link: The measured rates of the link; None if not measured.
         spans: The timeline, if requested.
@@ -95,7 +93,6 @@ class PipelineReport:
     seconds: float = 0.0
     host_growth: int = 0
     busy: dict[str, float] = field(default_factory=dict)
-    computing: float = 0.0
     bounds: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
     link: Link | None = None
@@ -122,9 +119,10 @@ class PipelineReport:
 
     @property
     def compute_share(self) -> float | None:
-        """The fraction of the run in which a device computed, on average over devices; None if it was not measured, as
-        on a simulated device."""
-        return self.computing / self.seconds / len(self.devices) if self.computing and self.seconds else None
+        """The fraction of the run in which a device computed: seconds of kernels, per device and second; None if they
+        were not measured, as on a simulated device. Kernels of different streams that run at once count twice."""
+        work = self.busy.get("compute")
+        return None if work is None or not self.seconds else work / self.seconds / max(len(self.devices), 1)
 
     @property
     def streams_by_rule(self) -> float | None:

@@ -41,23 +41,12 @@ class StageTimes:
     busy: dict[str, float] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
     quickest: float | None = None  # seconds per item of the function's work on the device, in the fastest chunk
-    computing: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # per device, one interval per chunk
     waited: dict[str, float] = field(default_factory=dict)
     spans: list[ChunkSpan] = field(default_factory=list)
 
     def add_wait(self, what: str, begin: float) -> None:
         """Add the time since `begin` (perf_counter) to the time waited for `what`."""
         self.waited[what] = self.waited.get(what, 0.0) + time.perf_counter() - begin
-
-    def computed(self) -> float:
-        """Return the seconds in which a device computed, summed over devices: intervals that overlap count once."""
-        total = 0.0
-        for intervals in self.computing.values():
-            until = float("-inf")
-            for begin, end in sorted(intervals):
-                total += max(0.0, end - max(begin, until))
-                until = max(until, end)
-        return total
 
 
 class State:
@@ -124,7 +113,5 @@ class State:
             times.busy[stage] = times.busy.get(stage, 0.0) + end - begin
             if nbytes and end > begin:
                 times.rates.setdefault(stage, []).append(nbytes / (end - begin))
-            if stage == "compute":
-                times.computing.setdefault(ticket.device, []).append((begin, end))
             if self._timeline:
                 times.spans.append(ChunkSpan(lane, stage, ticket.index, begin - self.begin, end - self.begin))
