@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,12 @@ from cudakit.commands import cli, ladder, streamed
 from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
-from cudakit.pipeline.direct import PAGE, DirectFile, measure_disk
+from cudakit.pipeline.direct import PAGE, Disk, DiskFile, file_system, measure_disk, why_unsupported
 from cudakit.pipeline.file_sinks import npy_header_bytes
 from cudakit.shapes import shape_text
+
+ROOM = 0.9  # of the disk's free space, for both files
+MEMORY = ("tmpfs", "ramfs")
 
 
 def blur(chunk, images, out):
@@ -80,83 +84,126 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     return row
 
 
-def file_system(folder):
-    """The type of the file system that holds a folder, such as ext4. Raises Refused if it is in memory."""
-    folder, found = folder.resolve(), ("", "")
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        if folder.is_relative_to(place) and len(place) >= len(found[0]):
-            found = place, kind
-    if found[1] in ("tmpfs", "ramfs"):
-        raise Refused(f"{folder} is on a {found[1]}, which is memory: name a folder on a disk with --disk")
-    return found[1]
+@dataclass
+class Place:
+    """A folder on a disk. direct: whether its file system has direct I/O; if not, files are dropped from the page cache
+    before they are read, and synced after they are written. room: bytes that may be used. probe: bytes per file that is
+    written to measure the disk."""
+
+    folder: Path
+    kind: str
+    direct: bool
+    room: int
+    probe: int
+
+    @classmethod
+    def of(cls, folder, probe):
+        folder.mkdir(parents=True, exist_ok=True)
+        kind = file_system(folder)
+        if kind in MEMORY:
+            raise Refused(f"{folder} is on a {kind}, which is memory: name a folder on a disk with --disk")
+        room = int(ROOM * shutil.disk_usage(folder).free)
+        return cls(folder, kind, not why_unsupported(folder), room, min(probe, room // 4))
+
+    def __str__(self):
+        return f"{self.kind}, " + ("direct I/O" if self.direct else "page cache dropped before and synced after")
+
+    def measure(self, block, threads):
+        """The disk's rates, for blocks of about `block` bytes."""
+        return measure_disk(self.folder, nbytes=self.probe, block=block, threads=threads, direct=self.direct)
+
+    def count_of(self, nbytes, disk, arguments):
+        """The number of images of `nbytes`: that of --count, or those that fit twice, and take at most --seconds to be
+        made and blurred."""
+        most = self.room // (2 * nbytes)
+        count = arguments.count or most
+        if not 0 < count <= most:
+            raise Refused(
+                f"{max(count, 1):,} images need {2 * max(count, 1) * nbytes:,} bytes in {self.folder}, and "
+                f"{self.room:,} may be used there, {ROOM:.0%} of the free space: pass a smaller --count or another disk"
+            )
+        if arguments.seconds is not None and arguments.count is None:
+            count = min(count, int(arguments.seconds / (nbytes * (1 / disk.write + 1 / disk.both))))
+        return max(count, 1)
+
+    def save(self, items, path, count, chunk, threads):
+        """Write the images to one .npy file, whose data starts on a page. No page of it remains in the page cache."""
+        (source,) = items.made(count)
+        header = npy_header_bytes(count, source.item, length=PAGE)
+        file = DiskFile(path, os.O_RDWR | os.O_CREAT, direct=self.direct)
+
+        def save(start):
+            stop = min(start + chunk, count)
+            block = np.empty((stop - start, *source.item.shape), source.item.dtype)
+            source.read(start, stop, block)
+            file.write(block, len(header) + start * source.item.nbytes)
+
+        try:
+            file.write(np.frombuffer(header, np.uint8), 0)
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(save, range(0, count, chunk)))
+            file.drop()
+        finally:
+            file.close()
 
 
-def save_stack(items, path, count, chunk, threads):
-    """Write the images to one file with direct I/O."""
-    (source,) = items.made(count)
-    header = npy_header_bytes(count, source.item, length=PAGE)
-    file = DirectFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+@dataclass(repr=False)
+class DiskRow(Row):
+    """A row with the disk's file system and rates in bytes per second, measured before and after the run."""
 
-    def save(start):
-        stop = min(start + chunk, count)
-        block = np.empty((stop - start, *source.item.shape), source.item.dtype)
-        source.read(start, stop, block)
-        file.write(block, len(header) + start * source.item.nbytes)
-
-    try:
-        file.write(np.frombuffer(header, np.uint8), 0)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(save, range(0, count, chunk)))
-        os.fsync(file.cached)
-    finally:
-        file.close()
+    disk: dict | None = None
 
 
-def direct_row(items, device, folder, chunk, arguments, console):
-    """Blur one file of images to another with direct I/O, each byte read and written once; the bound is the disk's own
-    speed."""
-    kind = file_system(folder)
-    block = chunk * items.work.nbytes
-    room = int(0.9 * shutil.disk_usage(folder).free)
-    probe = min(2 << 30, room // 4)
-    disk = measure_disk(folder, nbytes=probe, block=block, threads=arguments.readers)
-    count = arguments.count or room // (2 * items.work.nbytes)
-    if arguments.seconds is not None:  # to make the images, and to blur them
-        count = min(count, int(arguments.seconds / (items.work.nbytes * (1 / disk.write + 1 / disk.both))))
-    count = max(1, count)
-    items = streamed.Items.make(items.work, count, chunk)
-    subject = Subject(
-        "blur images", "direct", 6, (count, *items.work.item), "float32",
-        idea=f"one file each way on {kind}, no page cache: disk {disk.read / 1e9:.2f} GB/s read, "
-        f"{disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once",
-    )  # fmt: skip
-    row, given, made = Row(subject), folder / "images.npy", folder / "blurred.npy"
-    try:
-        save_stack(items, given, count, chunk, arguments.writers)
+def direct_row(work, device, place, chunk, arguments, console):
+    """Blur one file of images to another, each byte read and written once; the bound is the disk's own speed. Every
+    result is compared in one row, and 32 images in full."""
+    block, readers, writers = chunk * work.nbytes, arguments.readers, arguments.writers
+    before = place.measure(block, readers)
+    console.print(f"{place}: {rates(before)}")
+    count = place.count_of(work.nbytes, before, arguments)
+    items = streamed.Items.make(work, count, chunk)
+    subject = Subject("blur images", "direct", 6, (count, *work.item), "float32", idea=f"one file each way, {place}")
+    row = DiskRow(subject)
+    few = min(count, chunk)
+    pipeline.run(blur, tuple(items.made(few)), None, devices=device, chunk=few, measure=False)  # compiles
+    with tempfile.TemporaryDirectory(dir=place.folder, prefix="blur_") as own:
+        given, made = Path(own) / "images.npy", Path(own) / "blurred.npy"
+        begin = time.perf_counter()
+        place.save(items, given, count, chunk, writers)
+        console.print(
+            f"{count:,} images, {given.stat().st_size / 1e9:.1f} GB, made in {time.perf_counter() - begin:.1f} s"
+        )
         with streamed.progress(console, count) as tell:
-            begin = time.perf_counter()
             done = pipeline.run(
-                blur, pipeline.FromFile(given, direct=True), pipeline.ToFile(made, direct=True), devices=device,
-                chunk=chunk, streams=arguments.streams, overwrite=True, memory=arguments.memory,
-                host_memory=arguments.host_memory, readers=arguments.readers, writers=arguments.writers, progress=tell,
-                measure=True,
+                blur, pipeline.FromFile(given, direct=place.direct), pipeline.ToFile(made, direct=place.direct),
+                devices=device, chunk=chunk, streams=arguments.streams, memory=arguments.memory,
+                host_memory=arguments.host_memory, readers=readers, writers=writers, progress=tell, measure=True,
             )  # fmt: skip
-            done.seconds = time.perf_counter() - begin  # with the last sync
-        done.bounds["disk"] = disk.seconds(done.bytes_in, done.bytes_out)
-        row.streamed(done)
+        console.print(f"blurred in {done.seconds:.1f} s")
         results = np.load(made, mmap_mode="r")
         judge, whole = streamed.Judge(items, row), streamed.Judge(items, row, full=True)
-        row.verdict.ok = True
-        for number in range(count):  # one row of each image, and 32 whole images
+        for number in range(count):
             judge(number, number + 1, results[number : number + 1])
             if number % max(1, count // 32) == 0:
                 whole(number, number + 1, results[number : number + 1])
         judge.finish(count)
-    finally:
-        for path in (given, made):
-            path.unlink(missing_ok=True)
+        del results
+    after = place.measure(block, readers)
+    console.print(f"after the run: {rates(after)}")
+    # Reading and writing wait for the same disk, so their rates in the run say nothing about the bound.
+    best = Disk(*map(max, zip(astuple(before), astuple(after), strict=True)))
+    done.bounds = {stage: done.bounds[stage] for stage in ("link", "compute") if stage in done.bounds}
+    done.bounds["disk"] = best.seconds(done.bytes_in, done.bytes_out)
+    row.streamed(done)
+    subject.idea += f": {rates(best)}"
+    row.disk = {"file_system": place.kind, "direct": place.direct, "block": block, "threads": readers}
+    row.disk |= {"before": asdict(before), "after": asdict(after)}
     return row
+
+
+def rates(disk):
+    """The rates of a disk, in words."""
+    return f"{disk.read / 1e9:.2f} GB/s read, {disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once"
 
 
 def run(arguments):
@@ -177,10 +224,11 @@ def run(arguments):
         work = streamed.Workload(
             "blur images", blur, 1, (size, size), FAMILY.exact, FAMILY.baseline_of, reach=1, terms=9
         )
-        items = streamed.Items.make(work, count, chunk)
         if arguments.direct:
-            rows = [direct_row(items, device, Path(arguments.disk), chunk, arguments, progress)]
+            place = Place.of(Path(arguments.disk), 4 << 30 if gpu else 8 << 20)
+            rows = [direct_row(work, device, place, chunk, arguments, progress)]
             return ladder.finish(BenchReport(device.info(), rows=rows), arguments, table)
+        items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
         report = BenchReport(device.info(), ceilings=streamed.link_ceiling(done), rows=rows)
         if arguments.disk:
@@ -206,13 +254,14 @@ if __name__ == "__main__":
     )
     parser.add_argument(
         "--direct", action="store_true",
-        help="blur one file to another in --disk with direct I/O, without the other rows (default count: what fits)",
+        help="blur one file to another in --disk, without the page cache and without the other rows; the default count "
+        "is what fits on the disk",
     )  # fmt: skip
     parser.add_argument(
         "--seconds",
         type=cli.positive,
         metavar="N",
-        help="with --direct: at most as many images as take about N seconds",
+        help="with --direct: at most as many images as take about N seconds to make and to blur",
     )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue an earlier run into --disk")

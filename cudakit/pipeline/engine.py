@@ -28,7 +28,7 @@ from cudakit.pipeline.layout import BufferLayout
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.report import PipelineError, PipelineReport
 from cudakit.pipeline.request import RunRequest
-from cudakit.pipeline.state import Failure, State, Stopped
+from cudakit.pipeline.state import Failure, State, Stopped, covered
 from cudakit.pipeline.threads import ChunkReader, ChunkWriter
 from cudakit.pipeline.tickets import Ticket, Tickets
 
@@ -74,12 +74,12 @@ class Execution:
             self._make()
             state.begin = time.perf_counter()
             interrupted = self._work()
-            seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
                 # Wait for work that the function queued on streams other than its chunk's.
                 for device in request.devices:
                     device.synchronize()
                 self._finish_sinks()
+            seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
                 self._tell(force=True)
         finally:
@@ -332,6 +332,8 @@ class Execution:
         report.items, report.chunks = state.items_done, state.chunks_done
         report.bytes_in, report.bytes_out = state.bytes_in, state.bytes_out
         report.busy, report.waited = times.busy, times.waited
+        if times.kernels:
+            report.computing = sum(covered(spans) for spans in times.kernels.values())
         report.spans = sorted(times.spans, key=lambda span: span.begin)
         report.count = self.tickets.count
         if report.link is None:
@@ -344,7 +346,9 @@ class Execution:
             if times.rates.get(stage):
                 report.bounds[stage] = nbytes / median(times.rates[stage]) / threads
         if times.quickest is not None:
-            report.bounds["compute"] = times.quickest * report.items / len(request.devices)
+            alone = times.quickest * report.items
+            # Kernels of several streams that share a device take longer than alone.
+            report.bounds["compute"] = min(alone, report.computing or alone) / len(request.devices)
 
     def _error(self, failure: Failure) -> PipelineError:
         ticket, request, error = failure.ticket, self.request, failure.error

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.memory.layout import is_contiguous
-from cudakit.pipeline.direct import PAGE, DirectFile
+from cudakit.pipeline.direct import PAGE, DiskFile
 from cudakit.pipeline.files import HostArray, file_of, npy_header, place_in_file, write_whole
 from cudakit.pipeline.journal import Journal
 from cudakit.pipeline.lock import OutputLock
@@ -31,7 +31,7 @@ class _JournaledSink(Sink):
         self.path = path
         self._lock = OutputLock(lock)
         self._file: int | None = None
-        self._direct: DirectFile | None = None
+        self._direct: DiskFile | None = None
         self._offset = 0
         self._item: Item | None = None
         self._journal: Journal | None = None
@@ -213,7 +213,7 @@ class ToFile(_JournaledSink):
                 if spec.count is not None:
                     os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes)
             if self._unbuffered:
-                self._direct = DirectFile(self._part, os.O_RDWR)
+                self._direct = DiskFile(self._part, os.O_RDWR, direct=True)
         return finished
 
     def _header(self, count: int, item: Item) -> bytes:

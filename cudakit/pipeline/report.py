@@ -69,12 +69,15 @@ class PipelineReport:
         chunks: Chunks that this run processed.
         bytes_in: Bytes copied to the devices.
         bytes_out: Bytes copied to the host.
-        seconds: Time from the first read to the last write.
+        seconds: Time from the first read until all results are written and the sinks are finished. A sink that writes
+            one `.npy` file ends with a sync to disk.
         host_growth: Growth of the process's peak memory, in bytes.
         busy: Seconds of work per stage, summed over threads and streams; device stages on a GPU only.
         bounds: The least seconds per stage if it ran alone, from rates measured in this run: the median chunk for
-            reading and writing, the fastest chunk for compute, pinned copies for the link.
+            reading and writing, the fastest chunk for compute (but at most `computing`), pinned copies for the link.
         waited: Seconds that queueing waited, by what it waited for.
+        computing: Seconds in which at least one stream's function was at work on its device, summed over devices, by
+            the device's timer; None if not measured, as on a simulated device.
         link: The measured rates of the link; None if not measured.
         spans: The timeline, if requested.
     """
@@ -95,6 +98,7 @@ class PipelineReport:
     busy: dict[str, float] = field(default_factory=dict)
     bounds: dict[str, float] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
+    computing: float | None = None
     link: Link | None = None
     spans: list[ChunkSpan] = field(default_factory=list, repr=False)
 
@@ -119,15 +123,16 @@ class PipelineReport:
 
     @property
     def compute_share(self) -> float | None:
-        """The fraction of the run in which a device computed: seconds of kernels, per device and second; None if they
-        were not measured, as on a simulated device. Kernels of different streams that run at once count twice."""
-        work = self.busy.get("compute")
-        return None if work is None or not self.seconds else work / self.seconds / max(len(self.devices), 1)
+        """The fraction of the run in which a device computed: `computing` divided by seconds and devices; None if it
+        was not measured, as on a simulated device."""
+        if self.computing is None or not self.seconds:
+            return None
+        return self.computing / self.seconds / max(len(self.devices), 1)
 
     @property
     def streams_by_rule(self) -> float | None:
-        """2 C/T + 1, for C seconds of kernels and T seconds of copies: a common rule for the number of streams, which
-        docs/lessons/05_streams.md tests; None if they were not measured."""
+        """2 C/T + 1, for C seconds of kernels and T seconds of copies, the run's `bounds`: a common rule for the number
+        of streams, which docs/lessons/05_streams.md tests; None if they were not measured."""
         kernels, copies = self.bounds.get("compute"), self.bounds.get("link")
         return None if not kernels or not copies else 2 * kernels / copies + 1
 

@@ -21,7 +21,7 @@ from cudakit.driver.context import Context
 from cudakit.memory.array import as_dtype
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
-from cudakit.pipeline.direct import DirectFile
+from cudakit.pipeline.direct import DiskFile
 from cudakit.pipeline.files import HostArray, as_bytes, file_of, is_result, npy_header, place_in_file, read_whole
 from cudakit.pipeline.refusals import ContentsRefused, explained
 
@@ -201,17 +201,12 @@ class FromFile(Source):
         ContentsRefused: If it is not an `.npy` file that can be read in ranges, or is truncated.
     """
 
-    _direct: DirectFile | None
-
     def __init__(self, path: str | os.PathLike[str], dtype: Any = None, *, direct: bool = False) -> None:
         self.path = Path(path)
         shape, dtype, offset = npy_header(self.path, dtype)
         if not shape:
             raise ValueError(f"{self.path} must have at least 1 axis, which counts the items, got 0 axes")
-        self._begin(self.path, Item.of(shape[1:], dtype), shape[0], offset)
-        if direct:
-            with explained(f"the source {str(self.path)!r}", "name an .npy file"):
-                self._direct = DirectFile(self.path, os.O_RDONLY)
+        self._begin(self.path, Item.of(shape[1:], dtype), shape[0], offset, direct)
 
     @classmethod
     def of_map(cls, array: np.memmap[Any, Any]) -> FromFile | None:
@@ -231,24 +226,29 @@ class FromFile(Source):
         made._begin(made.path, item, len(array), place_in_file(array))
         return made
 
-    def _begin(self, path: Path, item: Item, count: int, offset: int) -> None:
+    def _begin(self, path: Path, item: Item, count: int, offset: int, direct: bool = False) -> None:
         self.item, self.count, self._offset, self._lock = item, count, offset, threading.Lock()
         with explained(f"the source {str(path)!r}", "name an .npy file"):
             there = path.stat().st_size
         due = offset + count * item.nbytes
         if there < due:
             raise ContentsRefused(f"{path} is truncated: it has {there:,} bytes, {count:,} items need {due:,}")
-        self._file: int | None = None
-        self._direct = None
+        self._file: DiskFile | None = None
+        self._direct = direct
+        if direct:  # refused here, before a run begins
+            with explained(f"the source {str(path)!r}", "name an .npy file"):
+                self._opened()
+                self.close()
 
-    def read(self, start: int, stop: int, into: HostArray) -> None:
-        if self._direct is not None:
-            self._direct.read(into, self._offset + start * self.item.nbytes)
-            return
+    def _opened(self) -> DiskFile:
+        """Return the open file; after `close` it is opened again."""
         with self._lock:
             if self._file is None:
-                self._file = os.open(self.path, os.O_RDONLY)
-        read_whole(self._file, into, self._offset + start * self.item.nbytes, self.path)
+                self._file = DiskFile(self.path, os.O_RDONLY, direct=self._direct)
+            return self._file
+
+    def read(self, start: int, stop: int, into: HostArray) -> None:
+        self._opened().read(into, self._offset + start * self.item.nbytes)
 
     def identity(self) -> dict[str, Any]:
         status = _status(self.path)
@@ -260,11 +260,8 @@ class FromFile(Source):
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
-        if self._direct is not None:
-            self._direct.close()
-            self._direct = None
 
 
 class FromFiles(Source):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +42,22 @@ class StageTimes:
     busy: dict[str, float] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
     quickest: float | None = None  # seconds per item of the function's work on the device, in the fastest chunk
+    kernels: dict[int, list[tuple[float, float]]] = field(default_factory=dict)  # begin and end of that work per device
     waited: dict[str, float] = field(default_factory=dict)
     spans: list[ChunkSpan] = field(default_factory=list)
 
     def add_wait(self, what: str, begin: float) -> None:
         """Add the time since `begin` (perf_counter) to the time waited for `what`."""
         self.waited[what] = self.waited.get(what, 0.0) + time.perf_counter() - begin
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds in which at least one of the spans (begin, end) runs."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
 
 
 class State:

@@ -181,8 +181,9 @@ class ChunkWriter:
         with self._state.condition:
             self._clocks[ticket.device].append(clock)
             each = (at[2] - at[1]) / max(ticket.length, 1)
-            known = self._state.times.quickest
-            self._state.times.quickest = each if known is None else min(known, each)
+            times = self._state.times
+            times.quickest = each if times.quickest is None else min(times.quickest, each)
+            times.kernels.setdefault(ticket.device, []).append((at[1], at[2]))
         for stage, begin, end in zip(("h2d", "compute", "d2h"), at, at[1:], strict=False):
             self._state.note(stage, f"stream {ticket.slot}", ticket, begin, end)
 

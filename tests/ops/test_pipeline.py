@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import cudakit
 from cudakit import graph, ops, pipeline
 from cudakit.pipeline import link
+from cudakit.pipeline.state import covered
 
 ROWS, COLS = 5, 12
 
@@ -838,6 +839,18 @@ def test_the_link_is_measured_and_given_back(device) -> None:
     assert both.seconds(0, 40 * 10**9) == pytest.approx(1)
 
 
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [([], 0), ([(1, 3)], 2), ([(1, 3), (2, 5)], 4), ([(4, 5), (1, 2), (1, 2)], 2), ([(0, 9), (2, 3), (8, 10)], 10)],
+)
+def test_seconds_in_which_several_streams_compute_count_once(spans, seconds) -> None:
+    assert covered(spans) == pytest.approx(seconds)
+    report = pipeline.PipelineReport(["a", "b"], 2, 1, 4, 0, 0, seconds=20.0, computing=covered(spans))
+    assert report.compute_share == pytest.approx(seconds / 40)
+    report.computing = None
+    assert report.compute_share is None
+
+
 @pytest.mark.gpu
 def test_the_bound_is_measured_in_the_run(gpu) -> None:
     a = gpu.pinned((64, 512, 512))
@@ -850,6 +863,8 @@ def test_the_bound_is_measured_in_the_run(gpu) -> None:
     assert report.bounds["link"] == pytest.approx(report.link.seconds(report.bytes_in, report.bytes_out))
     assert report.bound == max(report.bounds.values()) == report.bounds[str(report.bound_by)]
     assert report.share == pytest.approx(report.bound / report.seconds)
-    assert report.compute_share == pytest.approx(report.busy["compute"] / report.seconds)
+    assert report.computing is not None
+    assert 0 < report.computing <= 1.001 * report.busy["compute"]
+    assert report.compute_share == pytest.approx(report.computing / report.seconds)
     assert report.streams_by_rule == pytest.approx(2 * report.bounds["compute"] / report.bounds["link"] + 1)
     assert f"{report.share:.0%} of the bound" in str(report)

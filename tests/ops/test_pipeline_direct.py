@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,9 @@ def copied(chunk: Any, a: Any, out: Any) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    probe = tmp_path / "probe"
-    try:
-        direct.DirectFile(probe, os.O_RDWR | os.O_CREAT).close()
-    except pipeline.FileRefused as error:
-        pytest.skip(f"the file system of {tmp_path} has no direct I/O: {error}")
+    why = direct.why_unsupported(tmp_path)
+    if why:
+        pytest.skip(f"the file system of {tmp_path} has no direct I/O: {why}")
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def test_data_that_is_only_in_the_page_cache_is_read(folder: Path) -> None:
         cached.seek(5000)
         cached.write(b"new")
         cached.flush()
-        file, into = direct.DirectFile(path, os.O_RDONLY), np.zeros(4, np.uint8)
+        file, into = direct.DiskFile(path, os.O_RDONLY, direct=True), np.zeros(4, np.uint8)
         file.read(into, 4999)
         file.close()
     assert bytes(into) == bytes([4999 % 256]) + b"new"
@@ -71,7 +71,7 @@ def test_a_range_is_written_and_nothing_else(folder: Path, offset: int, length: 
     start = -whole.ctypes.data % 4096 + misplaced
     data = whole[start : start + length]
     data[:] = np.random.default_rng(1).integers(0, 255, length)
-    file = direct.DirectFile(path, os.O_RDWR)
+    file = direct.DiskFile(path, os.O_RDWR, direct=True)
     file.write(data, offset)
     back = np.empty_like(data)
     file.read(back, offset)
@@ -91,18 +91,87 @@ def test_a_file_that_becomes_shorter_is_reported(sim: cudakit.Device, folder: Pa
     assert "bytes too early" in str(raised.value.__cause__)
 
 
-def test_a_file_system_without_direct_io_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((2, 4), np.float32))
+@pytest.fixture
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose file system has no direct I/O. As on Linux, a refused file has been created."""
     real = os.open
 
-    def refusing(path: Any, flags: int, *rest: Any) -> int:
+    def opened(path: Any, flags: int, *rest: Any, **others: Any) -> int:
         if flags & os.O_DIRECT:
+            os.close(real(path, flags & ~os.O_DIRECT, *rest))
             raise OSError(errno.EINVAL, "Invalid argument")
-        return real(path, flags, *rest)
+        return real(path, flags, *rest, **others)
 
-    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(os, "open", opened)
+    return tmp_path
+
+
+def test_a_file_system_without_direct_io_is_refused(sim: cudakit.Device, refusing: Path) -> None:
+    x = np.ones((2, 4), np.float32)
+    np.save(refusing / "x.npy", x)
     with pytest.raises(pipeline.FileRefused, match="direct=False"):
-        pipeline.FromFile(tmp_path / "x.npy", direct=True)
+        pipeline.FromFile(refusing / "x.npy", direct=True)
+    with pytest.raises(pipeline.FileRefused, match="direct=False"):
+        pipeline.run(copied, x, pipeline.ToFile(refusing / "y.npy", direct=True), devices=sim)
+    assert "direct=False" in direct.why_unsupported(refusing)
+    with pytest.raises(pipeline.FileRefused, match="direct=False"):
+        direct.measure_disk(refusing, nbytes=1 << 20, block=1 << 16, threads=2)
+    assert [path.name for path in refusing.iterdir()] == ["x.npy"]
+    disk = direct.measure_disk(refusing, nbytes=1 << 20, block=1 << 16, threads=2, direct=False)
+    assert min(disk.read, disk.write, disk.both) > 0
+
+
+def cached_pages(path: Path) -> list[bool]:
+    """Whether each page of a file is in the page cache."""
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
+        done = mincore(ctypes.byref(first), ctypes.c_size_t(len(mapped)), pages)
+        del first  # a map in use cannot be closed
+    assert done == 0, os.strerror(ctypes.get_errno())
+    return [bool(page & 1) for page in pages]
+
+
+def dropped(path: Path) -> None:
+    file = direct.DiskFile(path, os.O_RDWR, direct=False)
+    file.drop()
+    file.close()
+
+
+@pytest.fixture
+def on_disk(folder: Path) -> Path:
+    """A folder whose files can be removed from the page cache."""
+    (folder / "probe").write_bytes(b"x" * direct.PAGE)
+    dropped(folder / "probe")
+    if any(cached_pages(folder / "probe")):
+        pytest.skip(f"the file system of {folder} is memory")
+    return folder
+
+
+def test_a_dropped_file_is_read_from_the_disk(on_disk: Path) -> None:
+    file = direct.DiskFile(on_disk / "x", os.O_RDWR | os.O_CREAT, direct=False)
+    data, back = np.arange(8192, dtype=np.uint16), np.zeros(8192, np.uint16)
+    file.write(data, 0)
+    assert all(cached_pages(on_disk / "x"))
+    file.drop()
+    assert not any(cached_pages(on_disk / "x"))
+    file.read(back, 0)
+    file.close()
+    np.testing.assert_array_equal(back, data)
+
+
+def test_direct_runs_leave_no_items_in_the_page_cache(sim: cudakit.Device, on_disk: Path) -> None:
+    """Each run, also the second with the same source."""
+    x = np.ones((12, 1024), np.float32)
+    pipeline.run(copied, x, pipeline.ToFile(on_disk / "x.npy", direct=True), devices=sim, chunk=4)
+    source = pipeline.FromFile(on_disk / "x.npy", direct=True)
+    for name in ("y.npy", "z.npy"):
+        dropped(on_disk / "x.npy")
+        pipeline.run(copied, source, pipeline.ToFile(on_disk / name, direct=True), devices=sim, chunk=4)
+        for path in (on_disk / "x.npy", on_disk / name):
+            assert not any(cached_pages(path)[1:])  # page 0 is the header
+        np.testing.assert_array_equal(np.load(on_disk / name), x)
 
 
 def test_a_direct_run_resumes(sim: cudakit.Device, folder: Path) -> None:
@@ -134,4 +203,4 @@ def test_the_speed_of_a_disk_is_measured(folder: Path) -> None:
     assert min(disk.read, disk.write, disk.both) > 0
     assert disk.seconds(10**9, 10**9) == pytest.approx(1e9 / disk.both)
     assert disk.seconds(3 * 10**9, 10**9) == pytest.approx(1e9 / disk.both + 2e9 / disk.read)
-    assert [path.name for path in folder.iterdir() if path.name.startswith("disk_speed")] == []
+    assert list(folder.iterdir()) == []

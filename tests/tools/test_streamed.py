@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from paths import ROOT
 import cudakit
 from cudakit import pipeline
 from cudakit.commands import cli, numbered, streamed
+from cudakit.pipeline import direct
 
 EXAMPLES = ["batched_gemm", "blur_images", "chunked_add", "gemm_fft", "several_devices", "streams"]
 MORE = {"streams": ["--study", "2"]}
@@ -117,6 +121,53 @@ def test_a_budget_that_cannot_be_met_is_rejected(name, arguments, words) -> None
     done = programs.run(ROOT / "examples" / f"{name}.py", "--device", "sim", "--quiet", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_blur_from_disk_to_disk_is_checked_and_leaves_nothing(run_example, monkeypatch, tmp_path, supported) -> None:
+    """Also on a file system without direct I/O, which is simulated."""
+    kind = direct.file_system(tmp_path)
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{tmp_path} is on a {kind}")
+    supported = supported and not direct.why_unsupported(tmp_path)
+    if not supported:
+        monkeypatch.setattr(direct, "why_unsupported", lambda folder: "no direct I/O")
+    mine = tmp_path / "images.npy"
+    mine.write_bytes(b"a user's file")
+    arguments = ["--disk", str(tmp_path), "--direct", "--size", "12", "--chunk", "2"]
+    (row,) = run_example("blur_images", *arguments, "--count", "5").values()
+    assert row["ok"]
+    assert row["shape"] == [5, 12, 12]
+    assert row["disk"]["direct"] == supported
+    assert (kind in row["idea"]) == (row["disk"]["file_system"] == kind)
+    assert min(row["disk"]["before"].values()) > 0
+    assert mine.read_bytes() == b"a user's file"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images.npy", "report.json"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=14 * 576))
+    (row,) = run_example("blur_images", *arguments).values()
+    assert row["shape"] == [6, 12, 12]  # 12.6 images fit into 0.9 of the free space
+
+    monkeypatch.setattr(streamed.Judge, "seen", property(lambda self: 1, lambda self, seen: None), raising=False)
+    (row,) = run_example("blur_images", *arguments).values()
+    assert "1 of 6 items" in row["why"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--disk", "/dev/shm", "--direct"], "which is memory"), (["--direct"], "name it with --disk"),
+     (["--disk", ".", "--seconds", "3"], "pass it, too"),
+     (["--disk", ".", "--direct", "--count", "9000000000"], "may be used there")],
+)  # fmt: skip
+def test_a_disk_that_is_no_use_is_rejected(tmp_path, monkeypatch, arguments, words) -> None:
+    if "/dev/shm" in arguments and direct.file_system(Path("/dev/shm")) != "tmpfs":
+        pytest.skip("/dev/shm is not a tmpfs")
+    if words == "may be used there" and direct.file_system(tmp_path) == "tmpfs":
+        pytest.skip("the folder is on a tmpfs")
+    monkeypatch.chdir(tmp_path)
+    example = ROOT / "examples" / "blur_images.py"
+    done = programs.run(example, "--device", "sim", "--quiet", "--size", "12", *arguments)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.split())
 
 
 class Asked(Exception):
