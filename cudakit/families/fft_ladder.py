@@ -255,7 +255,7 @@ def long_rows(problem: FftProblem) -> tuple[Launch, ...] | str:
     return tuple(launches)
 
 
-@variant("fft/08_planes.cu", problems="planes", tune={"lag": (0, 1, 2, 3, 4)})
+@variant("fft/08_planes.cu", problems="planes", tune={"lag": (0, 1, 2, 3, 4, 6, 8)})
 def planes(problem: FftProblem, lag: int = 0) -> tuple[Launch, ...] | str:
     """rows and columns of a plane in one launch, while L2 has it"""
     one = problem.planes
@@ -264,27 +264,26 @@ def planes(problem: FftProblem, lag: int = 0) -> tuple[Launch, ...] | str:
     made = planes_for(one.rows, one.cols, problem.shared)
     if isinstance(made, str):
         return made
-    row, column = made
+    row, column, resident = made
     tiles = ceil_div(one.rows, row.rows) + ceil_div(one.cols, column.rows)
-    lag = lag or ceil_div(problem.sms * column.blocks, tiles)  # the blocks in flight have other planes' tiles
-    if (one.count + lag) * tiles > MAX_GRID_X:
-        return _TOO_MANY.format(MAX_GRID_X, (one.count + lag) * tiles)
+    lag = lag or planes_under_way(problem)
+    total = (one.count + lag) * tiles
+    if total > MAX_GRID_X:
+        return _TOO_MANY.format(MAX_GRID_X, total)
     dtype = "__half" if problem.half else "float"
     x, y = (slot.at(dtype="float16" if problem.half else "float32") for slot in (problem.x.slot, problem.y.slot))
-    counters = SCRATCH.at(dtype="uint32")
-    clear = (counters, 0, 0, 0, 1, 1, 1, 1, 1 + one.count, 0)
-    scratch = 4 * (1 + one.count)
+    counters, scratch = SCRATCH.at(dtype="uint32"), 4 * (1 + one.count)
     return (
         Launch(
             ceil_div(1 + one.count, _BLOCK),
             _BLOCK,
-            clear,
+            (counters, 0, 0, 0, 1, 1, 1, 1, 1 + one.count, 0),
             entry="fill_strided<unsigned int, unsigned int>",
             source="unary/03_fill_strided.cu",
             scratch=scratch,
         ),
         Launch(
-            min(problem.sms * column.blocks, (one.count + lag) * tiles),
+            min(problem.sms * resident, total),
             column.block,
             (x, y, counters, one.count, lag, _distances(one.x), _distances(one.y), problem.scale),
             shared=max(row.shared, column.shared),
@@ -292,6 +291,17 @@ def planes(problem: FftProblem, lag: int = 0) -> tuple[Launch, ...] | str:
             scratch=scratch,
         ),
     )
+
+
+def planes_under_way(problem: FftProblem) -> int:
+    """Return the planes whose tiles fill the device: so many planes after a plane's rows, its columns follow. 0 if the
+    problem has no planes."""
+    one = problem.planes
+    made = "" if one is None else planes_for(one.rows, one.cols, problem.shared)
+    if one is None or isinstance(made, str):
+        return 0
+    row, column, resident = made
+    return ceil_div(problem.sms * resident, ceil_div(one.rows, row.rows) + ceil_div(one.cols, column.rows))
 
 
 def _distances(distances: tuple[int, int]) -> bytes:

@@ -17,49 +17,44 @@ PRIMES = (2, 3, 5, 7, 11, 13)
 LONGEST = 1 << 14
 # The longest row of kernels/fft/07_long_rows.cu.
 LONGEST_PRODUCT = 1 << 28
-# The largest radix of the rule. A thread holds that many values in registers.
-LARGEST_RADIX = 16
+# The largest radix of the rule: a thread holds that many values in registers. The larger one only if it saves a pass
+# and more than MOST_PASSES would be needed.
+LARGEST_RADIX, LARGER_RADIX, MOST_PASSES = 16, 32, 3
 MOST_THREADS, MOST_BLOCKS = 1024, 16
 # Threads per block of the rule, and adjacent columns per block.
 THREADS, COLUMNS = 128, 16
 # Registers per multiprocessor, and per thread by the values that it holds.
 _REGISTERS = 65536
-_REGISTERS_OF = {8: 48, 16: 64, 24: 96, 32: 128, 64: 255}
+_REGISTERS_OF = {8: 56, 16: 72, 32: 128, 64: 255}
 
-# Threads per row, rows per block, registers per thread, radices.
-Measured = tuple[int, int, int, tuple[int, ...]]
-# By complex values per row, and use: "fft", "rfft" and "irfft" of contiguous rows, or adjacent "columns".
-MEASURED: dict[tuple[int, str], Measured] = {
-    (64, "fft"): (8, 8, 64, (8, 8)),
-    (100, "fft"): (10, 6, 80, (10, 10)),
-    (128, "fft"): (16, 4, 64, (8, 16)),
-    (256, "fft"): (16, 8, 64, (16, 16)),
-    (512, "fft"): (64, 2, 64, (8, 8, 8)),
-    (1000, "fft"): (100, 2, 56, (10, 10, 10)),
-    (1024, "fft"): (64, 2, 64, (16, 8, 8)),
-    (1536, "fft"): (64, 1, 72, (24, 8, 8)),
-    (2048, "fft"): (128, 2, 80, (8, 16, 16)),
-    (2187, "fft"): (81, 1, 80, (27, 27, 3)),
-    (3125, "fft"): (125, 1, 128, (5, 25, 25)),
-    (4096, "fft"): (256, 1, 80, (16, 16, 16)),
-    (6000, "fft"): (400, 1, 64, (15, 20, 20)),
-    (8192, "fft"): (256, 1, 128, (32, 16, 16)),
-    (16384, "fft"): (512, 1, 128, (32, 32, 16)),
-    (128, "rfft"): (16, 4, 80, (8, 16)),
-    (512, "rfft"): (32, 2, 80, (16, 8, 4)),
-    (2048, "rfft"): (128, 1, 80, (16, 16, 8)),
-    (128, "irfft"): (8, 8, 80, (16, 8)),
-    (512, "irfft"): (32, 2, 80, (16, 8, 4)),
-    (2048, "irfft"): (128, 1, 112, (16, 16, 8)),
-    (256, "columns"): (16, 32, 64, (16, 16)),
-    (1024, "columns"): (32, 8, 96, (32, 32)),
-    (4096, "columns"): (256, 4, 64, (16, 16, 16)),
-}
-# By rows and columns of a plane: the plan of both.
-PLANES: dict[tuple[int, int], Measured] = {
-    (256, 256): (16, 16, 80, (16, 16)),
-    (512, 512): (32, 16, 64, (16, 8, 4)),
-    (1024, 1024): (32, 8, 128, (32, 32)),
+# The best plans on an H200. (form, complex values per row, columns): threads per row, rows per block, registers per
+# thread, radices.
+MEASURED: dict[tuple[str, int, bool], tuple[int, int, int, tuple[int, ...]]] = {
+    ("fft", 64, False): (8, 8, 80, (8, 8)),
+    ("fft", 128, False): (16, 4, 64, (8, 16)),
+    ("fft", 256, False): (32, 4, 40, (8, 8, 4)),
+    ("fft", 512, False): (64, 1, 80, (8, 8, 8)),
+    ("fft", 1000, False): (100, 2, 56, (10, 10, 10)),
+    ("fft", 1024, False): (64, 2, 64, (16, 8, 8)),
+    ("fft", 1536, False): (64, 1, 72, (24, 8, 8)),
+    ("fft", 2048, False): (128, 2, 128, (8, 16, 16)),
+    ("fft", 2187, False): (81, 1, 80, (27, 27, 3)),
+    ("fft", 3125, False): (125, 1, 128, (5, 25, 25)),
+    ("fft", 4096, False): (256, 1, 80, (16, 16, 16)),
+    ("fft", 6000, False): (400, 1, 64, (15, 20, 20)),
+    ("fft", 8192, False): (256, 1, 128, (32, 16, 16)),
+    ("fft", 16384, False): (512, 1, 80, (32, 32, 16)),
+    ("fft", 256, True): (16, 32, 64, (16, 16)),
+    ("fft", 512, True): (32, 16, 64, (16, 8, 4)),
+    ("fft", 1024, True): (32, 8, 96, (32, 32)),
+    ("fft", 2048, True): (128, 8, 64, (16, 16, 8)),
+    ("fft", 4096, True): (256, 4, 64, (16, 16, 16)),
+    ("rfft", 128, False): (16, 4, 80, (8, 16)),
+    ("rfft", 512, False): (32, 2, 80, (16, 8, 4)),
+    ("rfft", 2048, False): (128, 1, 80, (16, 16, 8)),
+    ("irfft", 128, False): (8, 8, 80, (16, 8)),
+    ("irfft", 512, False): (32, 1, 96, (16, 8, 4)),
+    ("irfft", 2048, False): (128, 1, 112, (16, 16, 8)),
 }
 
 
@@ -118,16 +113,21 @@ def largest_prime(n: int) -> int:
     return max(largest, n)
 
 
-def _factorisations(n: int, most: int, fewest: int) -> Iterator[tuple[int, ...]]:
-    """Yield the descending factors of n, `fewest` of them, each from 2 to `most`."""
-    if fewest == 1:
+def _factorisations(n: int, most: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield the descending factors of n, `count` of them, each from 2 to `most`."""
+    if count == 1:
         if 1 < n <= most:
             yield (n,)
         return
     for factor in range(min(most, n), 1, -1):
         if n % factor == 0:
-            for rest in _factorisations(n // factor, factor, fewest - 1):
+            for rest in _factorisations(n // factor, factor, count - 1):
                 yield (factor, *rest)
+
+
+def _passes(n: int, most: int) -> int:
+    """Return the fewest passes with radices up to `most`."""
+    return next(count for count in range(1, 64) if any(True for _ in _factorisations(n, most, count)))
 
 
 def _cost(n: int, threads: int, radices: tuple[int, ...], most: int) -> float:
@@ -139,38 +139,43 @@ def _cost(n: int, threads: int, radices: tuple[int, ...], most: int) -> float:
 
 
 @functools.cache
-def radices_of(n: int, most: int = LARGEST_RADIX) -> tuple[int, tuple[int, ...]]:
-    """Return threads per row and radices of a length whose prime factors are in PRIMES: as few passes as radices of at
-    most `most` allow, and few idle threads."""
+def radices_of(n: int, columns: bool = False, most: int = 0) -> tuple[int, tuple[int, ...]]:
+    """Return threads per row and radices of a length whose prime factors are in PRIMES: few passes, few idle threads,
+    small radices.
+
+    A row has at least two passes, if n is not prime: its threads access neighbouring elements only if there are several
+    of them. most: the largest radix, 0 for the default.
+    """
     if n == 1:
         return 1, (1,)
-    # One thread per row would access memory at the distance of rows: rows of more than 8 values have several threads.
-    passes = next(
-        count
-        for count in range(1, 64)
-        if any(True for _ in _factorisations(n, most, count)) and (count > 1 or n <= 8 or largest_prime(n) == n)
-    )
-    choices = (
-        (_cost(n, n // radix, radices, most), n // radix, radices)
-        for radices in _factorisations(n, most, passes)
-        for radix in set(radices)
-        if n // radix <= MOST_THREADS
-    )
-    _, threads, radices = min(choices, default=(0.0, MOST_THREADS, next(_factorisations(n, most, passes))))
+    largest = most or LARGEST_RADIX
+    passes = _passes(n, largest)
+    if not most and passes > MOST_PASSES and _passes(n, LARGER_RADIX) < passes:
+        largest = LARGER_RADIX
+        passes = _passes(n, largest)
+    if passes == 1 and not columns and largest_prime(n) < n:
+        passes = 2
+    choices = [
+        (_cost(n, threads, radices, largest), radices, threads)
+        for radices in _factorisations(n, largest, passes)
+        for threads in {min(n // radix, MOST_THREADS) for radix in radices}
+    ]
+    _, radices, threads = min(choices)
     return threads, radices
-
-
-def _blocks(threads: int, registers: int) -> int:
-    """Return the blocks of `threads` threads per multiprocessor that registers allow."""
-    warps = ceil_div(threads, 32) * 32
-    return max(1, min(MOST_BLOCKS, 2048 // warps, _REGISTERS // (registers * warps)))
 
 
 @functools.cache
 def plan_for(
-    n: int, inner: int, columns: bool, shared: int, *, form: str = "fft", most: int = 0, rows: int = 0,
+    n: int,
+    inner: int,
+    columns: bool,
+    shared: int,
+    *,
+    form: str = "fft",
+    most: int = 0,
+    rows: int = 0,
     registers: int = 0,
-) -> Plan | str:  # fmt: skip
+) -> Plan | str:
     """Return the plan for rows of n complex values, or a sentence if no plan supports them.
 
     Args:
@@ -178,8 +183,8 @@ def plan_for(
         inner: Rows that a block may share.
         columns: Whether these rows are adjacent columns of a matrix.
         shared: Bytes of shared memory that the device has per block.
-        form: "fft", "rfft" or "irfft".
-        most: The largest radix; 0 for the default. Not 0: a measured plan is not used.
+        form: "fft", "rfft" or "irfft"; a real row of even length has n = half of it.
+        most: The largest radix; 0 for the default. If it is not 0, a measured plan is not used.
         rows: Rows per block; 0 for the default.
         registers: Registers per thread that the compiler should stay within; 0 for the default.
     """
@@ -188,24 +193,27 @@ def plan_for(
         return f"prime factors up to {PRIMES[-1]} supported, the length {n} has {prime}"
     if n > LONGEST:
         return f"rows of at most {LONGEST} complex values supported, got {n}"
-    use = form if not columns else "columns" if form == "fft" else f"{form} columns"
-    measured = None if most else MEASURED.get((n, use))
+    measured = None if most else MEASURED.get((form, n, columns))
     if measured is not None:
         threads, best_rows, best_registers, radices = measured
     else:
-        threads, radices = radices_of(n, max(most or LARGEST_RADIX, prime))
+        threads, radices = radices_of(n, columns, most and max(most, prime))
         best_rows = max(THREADS // threads, COLUMNS if columns else 1)
         held = max(ceil_div(n // radix, threads) * radix for radix in radices)
         best_registers = next((count for values, count in _REGISTERS_OF.items() if held <= values), 255)
     wanted = min(rows or best_rows, 1 << max(inner - 1, 0).bit_length())
-    limit = registers or best_registers
     while wanted:
-        block = threads * wanted
-        plan = Plan(n, threads, wanted, columns, radices, _blocks(block, limit))
-        if block <= MOST_THREADS and plan.shared <= shared:
+        plan = _sized(Plan(n, threads, wanted, columns, radices, 1), registers or best_registers)
+        if plan.block <= MOST_THREADS and plan.shared <= shared:
             return plan
         wanted //= 2
-    return f"a row of {n} complex values needs {8 * math.prod(radices)} bytes of shared memory, a block has {shared}"
+    return f"a row of {n} complex values needs over {8 * n} bytes of shared memory, a block has {shared}"
+
+
+def _sized(plan: Plan, registers: int) -> Plan:
+    """Return the plan with the blocks per multiprocessor that `registers` per thread allow."""
+    blocks = max(1, min(MOST_BLOCKS, 2048 // plan.block, _REGISTERS // (registers * plan.block)))
+    return replace(plan, blocks=blocks)
 
 
 @functools.cache
@@ -215,25 +223,25 @@ def halves_of(n: int) -> tuple[int, int] | None:
 
 
 @functools.cache
-def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan] | str:
-    """Return the plans of a plane's rows and of its columns, with one number of threads per block; or a sentence."""
-    if (rows, cols) in PLANES:
-        threads, count, registers, radices = PLANES[rows, cols]
-        planned = Plan(cols, threads, count, False, radices, _blocks(threads * count, registers))
-        turned = replace(planned, columns=True)
-        if max(planned.shared, turned.shared) <= shared:
-            return planned, turned
+def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan, int] | str:
+    """Return the plans of a plane's rows and of its columns, with one number of threads per block, and the blocks that
+    a multiprocessor has at once; or a sentence.
+
+    Blocks take COLUMNS columns if two blocks fit a multiprocessor, else half as many.
+    """
     for wanted in (COLUMNS, 8, 4, 32, 2, 64, 1):
-        column, row = (
-            plan_for(n, wanted, is_column, shared, rows=wanted) for n, is_column in ((rows, True), (cols, False))
-        )
+        column = plan_for(rows, wanted, True, shared, rows=wanted)
+        row = plan_for(cols, wanted, True, shared, rows=wanted)
         if isinstance(column, str):
             return column
         if isinstance(row, str):
             return row
         count = column.block // row.threads
-        if column.rows == wanted and count * row.threads == column.block:
-            row = replace(row, rows=count, blocks=column.blocks)
-            if row.shared <= shared:
-                return row, column
+        if column.rows < wanted or count * row.threads != column.block:
+            continue
+        row = replace(row, rows=count, columns=False, blocks=min(row.blocks, column.blocks))
+        needed = max(row.shared, column.shared)
+        if needed > (shared // 2 if wanted == COLUMNS else shared):
+            continue
+        return row, replace(column, blocks=row.blocks), max(1, min(row.blocks, shared // needed))
     return f"rows of {cols} and columns of {rows} elements need different numbers of threads per block"

@@ -85,7 +85,7 @@ class Planes:
 @dataclass(frozen=True)
 class FftProblem:
     """A transform of the axes `axes` of x to y, the last first. shared: bytes of shared memory that a block may have;
-    sms: multiprocessors of the device; in_place: whether y is x."""
+    sms: multiprocessors of the device; l2: bytes of its L2; in_place: whether y is x."""
 
     form: str
     x: Place
@@ -97,6 +97,7 @@ class FftProblem:
     in_place: bool
     shared: int
     sms: int
+    l2: int
 
     def __str__(self) -> str:
         dtype = "float16" if self.half else "float32"
@@ -324,6 +325,7 @@ def problem(
         form == "fft" and bool(x.size) and x.pointer == output.pointer,
         int(attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
         int(attribute("MULTIPROCESSOR_COUNT")),
+        int(attribute("L2_CACHE_SIZE")),
     )
     _ = made.passes  # raises the error for axes that do not merge
     return made

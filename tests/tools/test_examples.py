@@ -43,6 +43,7 @@ SHORT = {
     "attention": ["--shapes", "1x2x1x17x33x32"],
     "blur": ["--shapes", "2x20x36"],
     "random_numbers": ["--count", "2", "--size", "30"],
+    "fft": ["--shapes", "3x12", "--planes", "2x6x10"],
     "gemm": ["--shapes", "40,33x8x20"],
     "iterate": ["--shapes", "9x40", "--steps", "6", "--length", "4"],
     "tiled_matmul": ["--shapes", "33x40x20"],
