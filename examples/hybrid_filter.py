@@ -1,11 +1,10 @@
-"""A filter of images in five stages on one stream: threshold, FFT, low-pass, inverse FFT, normalize. Five versions:
+"""A filter of images in five stages on one stream: threshold, FFT, low-pass, inverse FFT, normalize. Four versions:
 
 - cufft: a kernel per element-wise stage, complex transforms by cuFFT.
 - cufft_real: the same with real transforms, which have half the terms.
 - own_fft: the stages of cufft with `ops.fft`, kernels of our own.
 - fused: three launches with real transforms of our own: rows, with the threshold in the load; columns forward, low-pass
   and inverse in one kernel; rows, with the normalisation in the store.
-- one_launch: the same in one launch, whose blocks take tiles from a queue, so that the spectra stay in the L2.
 
 Two common mistakes. Reals must be converted to complex numbers by a kernel: a copy of their bytes would put two
 neighbours into each number. And frequency 0 is at element (0, 0), not in the middle: a filter centred on (rows / 2,
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hybrid.fused import LOW_PASS, THRESHOLD, Fused, OneLaunch
+from hybrid.fused import LOW_PASS, THRESHOLD, Fused
 
 from cudakit import ops
 from cudakit.commands import cli, ladder
@@ -179,19 +178,12 @@ def fused(device, stream, images):
     )
 
 
-def one_launch(device, stream, images):
-    out = device.full(images.shape, np.nan, np.float32, stream=stream)
-    work = OneLaunch(device, stream, *images.shape)
-    return Version({"rows_back": (lambda: work.run(images, out), out)})
-
-
 # name: (function that makes it, numpy's stages, idea)
 VERSIONS = {
     "cufft": (cufft, "complex", "five stages, complex transforms by cuFFT"),
     "cufft_real": (cufft_real, "real", "five stages, real transforms by cuFFT"),
     "own_fft": (own_fft, "complex", "five stages, complex transforms of our own"),
     "fused": (fused, "fused", "three launches, real transforms of our own"),
-    "one_launch": (one_launch, "fused", "the same in one launch, which uses spectra again while they are in the L2"),
 }
 
 
@@ -258,7 +250,7 @@ class Batch:
         self.check_constant(whole, first)
         self.timed.append((whole, [version.run for version in versions]))
         self.trips.append((whole, lambda: self.trip(first)))
-        for stage, (step, array) in first.stages.items() if len(first.stages) > 1 else ():
+        for stage, (step, array) in first.stages.items():
             part = self.row(name, stage, "this stage alone")
             step()
             self.judge(part, kind, stage, array)

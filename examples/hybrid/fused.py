@@ -1,4 +1,4 @@
-"""The hybrid filter on Fourier transforms of our own: in three launches, or in one."""
+"""The hybrid filter in three launches, on Fourier transforms of our own."""
 
 from dataclasses import replace
 
@@ -11,13 +11,9 @@ from cudakit.family import ceil_div, cpp_bool
 
 THRESHOLD, LOW_PASS = ("Threshold", np.float32(0.3)), ("LowPass", np.float32(0.1))
 LINE = 16  # complex numbers per 128-byte line
-WIDEST, NARROWEST = 16, 4  # columns per block of Fused
-# Images by which a step of OneLaunch follows the one before
-LAG = 2
-# Plans of OneLaunch for rows and columns, by rows, values of a transform of a row, and whether there is one image
-TILES: dict[tuple[int, int, bool], tuple[Plan, Plan]] = {}
+WIDEST, NARROWEST = 8, 4  # columns per block of Fused
 # Plans of Fused for rows, forward and inverse, by the values of a transform
-ROWS: dict[int, tuple[Plan, Plan]] = {}
+ROWS: dict[int, tuple[Plan, Plan]] = {512: (Plan(512, 64, 2, False, (8, 8, 8), 8),) * 2}
 # Plans of Fused for columns, by the values and the columns per block
 COLUMNS: dict[tuple[int, int], Plan] = {}
 
@@ -31,7 +27,7 @@ class Fused:
         images: The number of images per launch; it has the memory of their spectra.
         rows: Rows of an image. Its prime factors are at most 13, and a column fits into a block's shared memory.
         cols: Columns of an image, likewise.
-        before: The functor that is applied to each pixel: its name in kernels/hybrid/steps.cuh, and its fields.
+        before: The functor that is applied to each pixel: its name in kernels/hybrid/fused.cu, and its fields.
         gain: The functor that returns the gain at a frequency: its name, and its fields.
         source: A text that includes hybrid/fused.cu and defines functors of your own.
         plans: Plans of the rows, the columns and the result's rows.
@@ -40,36 +36,26 @@ class Fused:
         Refused: If a row or column has too many values or large prime factors.
     """
 
-    FILE = "hybrid/fused.cu"
-
     def __init__(
         self, device, stream, images, rows, cols, *, before=THRESHOLD, gain=LOW_PASS, source=None, plans=None,
     ):  # fmt: skip
         self.stream, self.images, self.rows, self.cols = stream, images, rows, cols
         self.half = cols // 2 + 1
-        self.pitch = ceil_div(self.half, LINE) * LINE
         self.before, self.gain = (bytes(fields) for _, fields in (before, gain))
         self.plan, self.columns, self.plan_back = plans or self.plans(device)
         self.back = replace(self.columns, radices=self.columns.radices[::-1])
-        names = self.names(before[0], gain[0], cpp_bool(cols % 2 == 0))
+        even = cpp_bool(cols % 2 == 0)
+        names = (
+            f"rows_to_spectra<{self.plan.text}, {even}, {before[0]}, {self.plan.blocks}>",
+            f"filter_columns<{self.columns.text}, {self.back.text}, {cols}, {gain[0]}, {self.columns.blocks}>",
+            f"spectra_to_rows<{self.plan_back.text}, {even}, {self.plan_back.blocks}>",
+        )
         if source is None:
-            module = device.compile(self.FILE, names=names)
+            module = device.compile("hybrid/fused.cu", names=names)
         else:
             module = device.compile(source=source, name="own_filter.cu", names=names, include=[kernel_root()])
         self.kernels = [module[name] for name in names]
-        self.spectra = device.empty((self.ring, rows, self.pitch), np.complex64, stream=stream)
-
-    @property
-    def ring(self):
-        """The number of images whose spectra are in memory."""
-        return self.images
-
-    def names(self, before, gain, even):
-        return (
-            f"rows_to_spectra<{self.plan.text}, {even}, {before}, {self.plan.blocks}>",
-            f"filter_columns<{self.columns.text}, {self.back.text}, {gain}, {self.columns.blocks}>",
-            f"spectra_to_rows<{self.plan_back.text}, {even}, {self.plan_back.blocks}>",
-        )
+        self.spectra = device.empty((images, rows, ceil_div(self.half, LINE) * LINE), np.complex64, stream=stream)
 
     def found(self, device, n, inner, rows=0, *, form):
         """The plan of rows or columns of n values; rows: how many per block, 0 for the default."""
@@ -101,7 +87,7 @@ class Fused:
         self.kernels[1].launch(
             self.stream, grid=ceil_div(self.half, self.columns.rows) * count, block=self.columns.block,
             shared=max(self.columns.shared, self.back.shared),
-            args=(self.spectra, self.half, self.cols, self.pitch, self.gain),
+            args=(self.spectra, self.gain),
         )  # fmt: skip
 
     def inverse(self, out):
@@ -111,7 +97,7 @@ class Fused:
     def _rows(self, number, plan, count, source, target, last):
         self.kernels[number].launch(
             self.stream, grid=ceil_div(count, plan.rows), block=plan.block, shared=plan.shared,
-            args=(source, target, count, self.pitch, last),
+            args=(source, target, count, last),
         )  # fmt: skip
 
     def run(self, images, out):
@@ -124,47 +110,3 @@ class Fused:
         self.forward(images)
         self.filter(images)
         self.inverse(out)
-
-
-class OneLaunch(Fused):
-    """The filter in one launch: see kernels/hybrid/in_cache.cu. Arguments as for Fused; lag: the number of images by
-    which a step follows the one before."""
-
-    FILE = "hybrid/in_cache.cu"
-
-    def __init__(self, device, stream, images, rows, cols, *, lag=LAG, **options):
-        self.lag = min(lag, images - 1)
-        super().__init__(device, stream, images, rows, cols, **options)
-        self.grid = device.multiprocessors * self.columns.blocks
-        self.progress = device.zeros((2 + 3 * images,), np.uint32, stream=stream)
-
-    @property
-    def ring(self):
-        return 2 * self.lag + 1
-
-    def names(self, before, gain, even):
-        plans = f"{self.plan.text}, {even}, {self.columns.text}, {self.back.text}"
-        return (f"filter_in_cache<{plans}, {before}, {gain}, {self.columns.blocks}>",)
-
-    def plans(self, device):
-        """A block does rows and columns: both plans have the same number of threads."""
-        n = self.cols if self.cols % 2 else self.cols // 2
-        if (self.rows, n, self.images == 1) in TILES:
-            rows, columns = TILES[self.rows, n, self.images == 1]
-            return rows, columns, rows
-        for wide in (8, 4, 16, 2, 1, 3, 5, 6, 7, 9, 10, 11, 12, 13):
-            columns = self.found(device, self.rows, self.half, wide, form="fft")
-            row = self.found(device, n, 1, form="irfft")
-            if columns.block % row.threads == 0:
-                rows = replace(row, rows=columns.block // row.threads)
-                if rows.shared <= device.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"):
-                    return rows, columns, rows
-        raise Refused(f"images of {self.rows}x{self.cols} need different blocks for rows and columns: use Fused")
-
-    def queue(self, images, out):
-        kernel, shared = self.kernels[0], max(plan.shared for plan in (self.plan, self.columns, self.back))
-        scale = 1 / (self.rows * self.cols)
-        args = images, out, self.spectra, self.progress, len(images), self.lag, self.ring, self.pitch, scale
-        kernel.launch(
-            self.stream, grid=self.grid, block=self.plan.block, shared=shared, args=(*args, self.before, self.gain)
-        )

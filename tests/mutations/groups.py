@@ -41,7 +41,7 @@ JUDGES: tuple[Group, ...] = (
 # Files whose tests `_by_rule` does not find.
 FILES: dict[str, tuple[Group, ...]] = {
     "kernels/hybrid/filter.cu": ((TRAPS,), (FAR,), (EXAMPLES, "-k", "hybrid")),
-    **{f"kernels/hybrid/{name}": (("tests/ops/test_hybrid.py",),) for name in ("fused.cu", "in_cache.cu", "steps.cuh")},
+    "kernels/hybrid/fused.cu": (("tests/ops/test_hybrid.py",),),
     "kernels/ptychography/fused.cu": (
         (TRAPS,), ("tests/ops/test_reconstruction.py",), (FAR,), (EXAMPLES, "-k", "ptychography"),
     ),

@@ -16,7 +16,6 @@ from cudakit.errors import Refused
 from cudakit.measure.timing import Spread
 
 EXAMPLE = programs.example("hybrid_filter")
-KERNELS = ROOT / "kernels" / "hybrid"
 # batch, rows, columns: powers of two, odd, prime, one row, one column, more rows than columns, more passes
 SHAPES = [(1, 64, 64), (3, 60, 45), (1, 15, 25), (2, 7, 2), (1, 1, 48), (2, 48, 1), (1, 13, 11), (1, 270, 54)]
 
@@ -33,9 +32,9 @@ def check(found: np.ndarray[Any, Any], host: np.ndarray[Any, Any]) -> bool:
     return compare(found, exact, plain, max(host.shape[1:])).ok
 
 
-def filtered(sim: cudakit.Device, host: np.ndarray[Any, Any], make: Any = None, **options: Any) -> np.ndarray[Any, Any]:
+def filtered(sim: cudakit.Device, host: np.ndarray[Any, Any], **options: Any) -> np.ndarray[Any, Any]:
     out = sim.full(host.shape, np.nan, np.float32)
-    (make or EXAMPLE.Fused)(sim, sim.default_stream, *host.shape, **options).run(sim.array(host), out)
+    EXAMPLE.Fused(sim, sim.default_stream, *host.shape, **options).run(sim.array(host), out)
     found: np.ndarray[Any, Any] = out.numpy()
     return found
 
@@ -46,42 +45,24 @@ def test_three_launches_equal_numpy(sim: cudakit.Device, shape: tuple[int, ...])
     assert check(filtered(sim, host), host)
 
 
-@pytest.mark.parametrize(
-    ("shape", "lag"), [((1, 64, 64), 2), ((3, 60, 45), 0), ((5, 15, 24), 1), ((5, 15, 24), 3), ((1, 48, 1), 0)]
-)
-def test_one_launch_equals_numpy(sim: cudakit.Device, shape: tuple[int, ...], lag: int) -> None:
-    """Twice: the first run sets the counters of the tiles back."""
-    host = images_of(*shape)
-    work = EXAMPLE.OneLaunch(sim, sim.default_stream, *shape, lag=lag)
-    assert work.spectra.shape[0] == min(2 * lag, 2 * shape[0] - 2) + 1
-    for turned in (host, host[::-1, ::-1].copy()):
-        out = sim.full(shape, np.nan, np.float32)
-        work.run(sim.array(turned), out)
-        assert check(out.numpy(), turned)
-
-
-@pytest.mark.parametrize("make", [EXAMPLE.Fused, EXAMPLE.OneLaunch])
-def test_a_batch_larger_than_the_memory_of_spectra_runs_in_parts(sim: cudakit.Device, make: Any) -> None:
+def test_a_batch_larger_than_the_memory_of_spectra_runs_in_parts(sim: cudakit.Device) -> None:
     host = images_of(5, 24, 30)
-    work, out = make(sim, sim.default_stream, 2, 24, 30), sim.full(host.shape, np.nan, np.float32)
+    work, out = EXAMPLE.Fused(sim, sim.default_stream, 2, 24, 30), sim.full(host.shape, np.nan, np.float32)
     work.run(sim.array(host), out)
     assert check(out.numpy(), host)
 
 
-@pytest.mark.parametrize("make", [EXAMPLE.Fused, EXAMPLE.OneLaunch])
 @pytest.mark.parametrize(("value", "expected"), [(0.5, 0.5), (np.float32(0.3), 0.3), (0.29, 0)])
 @pytest.mark.parametrize("shape", [(2, 20, 24), (2, 15, 9)])
-def test_an_image_of_one_value(
-    sim: cudakit.Device, make: Any, value: float, expected: float, shape: tuple[int, ...]
-) -> None:
+def test_an_image_of_one_value(sim: cudakit.Device, value: float, expected: float, shape: tuple[int, ...]) -> None:
     """It passes the low-pass unchanged. A value equal to the threshold stays; less becomes 0."""
-    found = filtered(sim, np.full(shape, value, np.float32), make)
+    found = filtered(sim, np.full(shape, value, np.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=0)
 
 
 MISTAKES = {
-    "frequency 0 of the columns in the middle": ("k < (P::N + 1) / 2 ? k : k - P::N", "k - P::N / 2"),
-    "negative frequencies from n / 2": ("k < (P::N + 1) / 2 ?", "k < P::N / 2 ?"),
+    "frequency 0 of the columns in the middle": ("row < 0.5f * P::N ? row : row - P::N", "row - 0.5f * P::N"),
+    "negative frequencies from (n - 1) / 2": ("row < 0.5f * P::N ?", "row < 0.5f * (P::N - 1) ?"),
     "pairs of pixels left as complex numbers": (
         "return float2{before(x.x), before(x.y)};",
         "return float2{x.x, 0.0f};",
@@ -93,16 +74,15 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_found(sim: cudakit.Device, name: str) -> None:
     right, wrong = MISTAKES[name]
-    steps = (KERNELS / "steps.cuh").read_text(encoding="utf-8").replace("../fft/", "fft/").replace("#pragma once", "")
-    fused = (KERNELS / "fused.cu").read_text(encoding="utf-8").replace('#include "steps.cuh"', "")
-    assert right in steps
+    fused = (ROOT / "kernels" / "hybrid" / "fused.cu").read_text(encoding="utf-8").replace("../fft/", "fft/")
+    assert right in fused
     host = images_of(2, 45, 24)
-    assert check(filtered(sim, host, source=steps + fused), host)
-    assert not check(filtered(sim, host, source=steps.replace(right, wrong) + fused), host)
+    assert check(filtered(sim, host, source=fused), host)
+    assert not check(filtered(sim, host, source=fused.replace(right, wrong)), host)
 
 
 OWN = """
-#include "hybrid/FILE"
+#include "hybrid/fused.cu"
 
 struct All {
     __device__ float operator()(float x) const { return x; }
@@ -120,19 +100,17 @@ struct Moved {
 """
 
 
-@pytest.mark.parametrize("make", [EXAMPLE.Fused, EXAMPLE.OneLaunch])
-def test_a_filter_of_your_own(sim: cudakit.Device, make: Any) -> None:
+def test_a_filter_of_your_own(sim: cudakit.Device) -> None:
     """A complex gain that moves the image, and all pixels kept."""
     host = images_of(2, 30, 24)
-    source = OWN.replace("FILE", make.FILE.removeprefix("hybrid/"))
-    own = {"before": ("All", b"\0"), "gain": ("Moved", np.array([3, -5], np.float32)), "source": source}
-    np.testing.assert_allclose(filtered(sim, host, make, **own), np.roll(host, (3, -5), (1, 2)), rtol=0, atol=1e-5)
+    own = {"before": ("All", b"\0"), "gain": ("Moved", np.array([3, -5], np.float32)), "source": OWN}
+    np.testing.assert_allclose(filtered(sim, host, **own), np.roll(host, (3, -5), (1, 2)), rtol=0, atol=1e-5)
 
 
 def test_an_unsupported_size_is_refused(sim: cudakit.Device) -> None:
-    for make, (rows, cols) in ((EXAMPLE.Fused, (34, 16)), (EXAMPLE.OneLaunch, (16, 34))):
+    for rows, cols in ((34, 16), (16, 34)):
         with pytest.raises(Refused, match=re.escape(f"does not support images of {rows}x{cols}: ") + ".*17"):
-            make(sim, sim.default_stream, 1, rows, cols)
+            EXAMPLE.Fused(sim, sim.default_stream, 1, rows, cols)
 
 
 class Timer:
@@ -156,7 +134,7 @@ def test_each_row_is_compared_with_cufft(sim: cudakit.Device, monkeypatch: pytes
     monkeypatch.setattr(EXAMPLE, "GpuTimer", Timer)
     with sim.stream() as stream:
         batch = EXAMPLE.Batch(sim, stream, images_of(1, 12, 20))
-        for name in ("cufft", "fused", "one_launch"):
+        for name in ("cufft", "fused"):
             batch.add(name)
         batch.time()
     rows = {(row.subject.variant, row.subject.mode): row for row in batch.rows}
@@ -167,4 +145,4 @@ def test_each_row_is_compared_with_cufft(sim: cudakit.Device, monkeypatch: pytes
         assert row.rates.of_ceiling == of_ceiling
         assert (row.times.back_to_back is None) == bool(mode)
         assert (row.times.end_to_end is None) == bool(mode or name.endswith("_graph"))
-    assert len(rows) == 6 + 5 + 3
+    assert len(rows) == 7 + 5
