@@ -227,7 +227,7 @@ def planes_for(rows: int, cols: int, shared: int) -> tuple[Plan, Plan, int] | st
     """Return the plans of a plane's rows and of its columns, with one number of threads per block, and the blocks that
     a multiprocessor has at once; or a sentence.
 
-    Blocks take COLUMNS columns if two blocks fit a multiprocessor, else half as many.
+    A block takes COLUMNS columns if a multiprocessor has room for two blocks, else half as many.
     """
     for wanted in (COLUMNS, 8, 4, 32, 2, 64, 1):
         column = plan_for(rows, wanted, True, shared, rows=wanted)
