@@ -39,7 +39,7 @@ __global__ void radix4(
                 radix_2<false>(i, n, span, [&](int place) { return from[place]; },
                     [&](int place, float2 z) { to[place] = z; });
             }
-            span *= 2;
+            span = n;
         }
         float2* const results = to;
         to = from;

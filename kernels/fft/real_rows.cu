@@ -29,17 +29,16 @@ __global__ void from_real(const T* x, float2* whole, int n, long long inner, lon
     whole[element.number * n + element.at] = {value, 0.0f};
 }
 
-// whole = all terms of x, the first n / 2 + 1 of the transform of a real row. As in numpy, the imaginary parts of terms
-// that must be real are ignored.
+// whole = all terms of x, the first n / 2 + 1 of the transform of a real row. The imaginary parts of terms that must be
+// real only add to the imaginary part of the result, which is not used.
 template <class T>
 __global__ void from_half(const T* x, float2* whole, int n, long long inner, long long rows, Strides x_strides) {
     using C = typename Complex<T>::type;
     const OfThread element(n);
     if (element.number >= rows) return;
     const int k = element.at, stored = 2 * k > n ? n - k : k;
-    float2 z = widened(
+    const float2 z = widened(
         reinterpret_cast<const C*>(x)[x_strides.row(element.number, inner) + stored * x_strides.step]);
-    if (k == 0 || 2 * k == n) z.y = 0.0f;
     whole[element.number * n + k] = 2 * k > n ? conjugate(z) : z;
 }
 
