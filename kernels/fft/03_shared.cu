@@ -18,8 +18,8 @@ __global__ void shared_steps(
     for (int span = 1; span < n; span *= 2) {
         __syncthreads();
         for (int i = threadIdx.x; i < n / 2; i += blockDim.x) {
-            radix_2<INVERSE>(i, n, span, [&](int place) { return from[place]; },
-                [&](int place, float2 z) { to[place] = z; });
+            radix_2<INVERSE>(
+                i, n, span, [&](int place) { return from[place]; }, [&](int place, float2 z) { to[place] = z; });
         }
         float2* const results = to;
         to = from;

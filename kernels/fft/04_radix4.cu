@@ -36,8 +36,8 @@ __global__ void radix4(
             span *= 4;
         } else {
             for (int i = threadIdx.x; i < n / 2; i += blockDim.x) {
-                radix_2<false>(i, n, span, [&](int place) { return from[place]; },
-                    [&](int place, float2 z) { to[place] = z; });
+                radix_2<false>(
+                    i, n, span, [&](int place) { return from[place]; }, [&](int place, float2 z) { to[place] = z; });
             }
             span = n;
         }

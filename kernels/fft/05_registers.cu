@@ -29,8 +29,7 @@ __device__ inline void swap_bits(float2 (&x)[8]) {
     for (int r = 0; r < 8; r++) {
         if (r & R) continue;
         const float2 sent = upper ? x[r] : x[r + R];
-        const float2 received = {
-            __shfl_xor_sync(B::LANES, sent.x, L), __shfl_xor_sync(B::LANES, sent.y, L)};
+        const float2 received = {__shfl_xor_sync(B::LANES, sent.x, L), __shfl_xor_sync(B::LANES, sent.y, L)};
         if (upper) {
             x[r] = received;
         } else {
@@ -89,8 +88,7 @@ __device__ inline void finish(float2 (&x)[8], int digits, int (&places)[8]) {
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 x[q + r * STEP] = part[r];
-                places[q + r * STEP] =
-                    digits + (q << DONE) + ((threadIdx.x % R) << (DONE + KEPT)) + (r << (DONE + 3));
+                places[q + r * STEP] = digits + (q << DONE) + ((threadIdx.x % R) << (DONE + KEPT)) + (r << (DONE + 3));
             }
         }
     }

@@ -37,8 +37,8 @@ __global__ void from_half(const T* x, float2* whole, int n, long long inner, lon
     const OfThread element(n);
     if (element.number >= rows) return;
     const int k = element.at, stored = 2 * k > n ? n - k : k;
-    const float2 z = widened(
-        reinterpret_cast<const C*>(x)[x_strides.row(element.number, inner) + stored * x_strides.step]);
+    const float2 z =
+        widened(reinterpret_cast<const C*>(x)[x_strides.row(element.number, inner) + stored * x_strides.step]);
     whole[element.number * n + k] = 2 * k > n ? conjugate(z) : z;
 }
 

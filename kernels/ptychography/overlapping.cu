@@ -9,8 +9,8 @@ __device__ float2 product(float2 a, float2 b) {
 }
 
 // exits = probe * patches of the object. One thread per element of exits, count = positions * size * size.
-__global__ void illuminate(const float2* object, const int* corners, const float2* probe, float2* exits, int size,
-    int cols, long long count) {
+__global__ void illuminate(
+    const float2* object, const int* corners, const float2* probe, float2* exits, int size, int cols, long long count) {
     const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= count) return;
     const int area = size * size, k = static_cast<int>(i % area), y = k / size, x = k % size;
