@@ -242,7 +242,7 @@ def measure(device, stream, shapes, planes, modes, timed=True):
 
 
 def mode_names(text):
-    names = [name.strip() for name in text.split(",")]
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in MODES:
             raise argparse.ArgumentTypeError(f"unknown mode {name!r}; known are {', '.join(map(repr, MODES))}")
