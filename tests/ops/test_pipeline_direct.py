@@ -201,6 +201,15 @@ def test_a_direct_run_resumes(sim: cudakit.Device, folder: Path) -> None:
 def test_the_speed_of_a_disk_is_measured(folder: Path) -> None:
     disk = direct.measure_disk(folder, nbytes=1 << 20, block=1 << 16, threads=2)
     assert min(disk.read, disk.write, disk.both) > 0
-    assert disk.seconds(10**9, 10**9) == pytest.approx(1e9 / disk.both)
-    assert disk.seconds(3 * 10**9, 10**9) == pytest.approx(1e9 / disk.both + 2e9 / disk.read)
     assert list(folder.iterdir()) == []
+
+
+def test_the_least_time_of_a_disk() -> None:
+    overlapping = direct.Disk(read=2e9, write=1e9, both=1e9)
+    assert overlapping.seconds(10**9, 10**9) == pytest.approx(1)
+    assert overlapping.seconds(3 * 10**9, 10**9) == pytest.approx(1 + 1)
+    assert overlapping.seconds(10**9, 3 * 10**9) == pytest.approx(1 + 2)
+    # Reads and writes that slow each other down are faster one after the other.
+    exclusive = direct.Disk(read=2e9, write=1e9, both=0.5e9)
+    assert exclusive.seconds(10**9, 10**9) == pytest.approx(0.5 + 1)
+    assert exclusive.seconds(3 * 10**9, 10**9) == pytest.approx(1.5 + 1)

@@ -146,6 +146,13 @@ def test_a_blur_from_disk_to_disk_is_checked_and_leaves_nothing(run_example, mon
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=14 * 576))
     (row,) = run_example("blur_images", *arguments).values()
     assert row["shape"] == [6, 12, 12]  # 12.6 images fit into 0.9 of the free space
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100 * 576))
+    monkeypatch.setattr(direct, "measure_disk", lambda *given, **options: direct.Disk(5760, 5760, 5760))
+    (row,) = run_example("blur_images", *arguments, "--seconds", "2").values()
+    assert row["shape"] == [10, 12, 12]  # made in a second, blurred in another
+    (row,) = run_example("blur_images", *arguments, "--seconds", "60").values()
+    assert row["shape"] == [14, 12, 12]  # 45 images fit, but the simulated device is slower than the disk
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=14 * 576))
 
     monkeypatch.setattr(streamed.Judge, "seen", property(lambda self: 1, lambda self, seen: None), raising=False)
     (row,) = run_example("blur_images", *arguments).values()
