@@ -204,6 +204,20 @@ def test_the_speed_of_a_disk_is_measured(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_disk_is_measured_by_writes_that_do_not_extend_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of ToFile: file systems may run writes that extend a file one after another."""
+    write, extending = direct.DiskFile.write, []
+
+    def recorded(file: direct.DiskFile, data: np.ndarray, offset: int) -> None:
+        extending.append(offset + data.nbytes > file.path.stat().st_size)
+        write(file, data, offset)
+
+    monkeypatch.setattr(direct.DiskFile, "write", recorded)
+    direct.measure_disk(folder, nbytes=1 << 20, block=1 << 16, threads=2)
+    assert len(extending) == 2 * 16
+    assert not any(extending)
+
+
 def test_the_least_time_of_a_disk() -> None:
     overlapping = direct.Disk(read=2e9, write=1e9, both=1e9)
     assert overlapping.seconds(10**9, 10**9) == pytest.approx(1)
