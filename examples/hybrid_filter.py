@@ -110,12 +110,14 @@ class Version:
         return list(self.stages.values())[-1][1]
 
 
-def complex_version(device, stream, images, forward, inverse):
-    """Five stages with complex transforms, in place: forward(spectra) and inverse(spectra)."""
+def complex_version(device, stream, images, library):
+    """Five stages with complex transforms, in place, by the `fft` and `ifft` of a library."""
     module = device.compile("hybrid/filter.cu")
     rows, cols = images.shape[-2:]
     spectra = device.empty(images.shape, np.complex64, stream=stream)
     out = device.full(images.shape, np.nan, np.float32, stream=stream)
+
+    transform = {"axes": 2, "out": spectra, "norm": None, "stream": stream}
 
     def launch(name, *args):
         module[name].launch(stream, grid=ceil_div(images.size, BLOCK), block=BLOCK, args=(*args, images.size))
@@ -123,28 +125,20 @@ def complex_version(device, stream, images, forward, inverse):
     return Version(
         {
             "threshold": (lambda: launch("threshold_to_complex", images, spectra, CUT), spectra),
-            "fft": (lambda: forward(spectra), spectra),
+            "fft": (lambda: library.fft(spectra, **transform), spectra),
             "low_pass": (lambda: launch("low_pass", spectra, CUTOFF, rows, cols), spectra),
-            "inverse_fft": (lambda: inverse(spectra), spectra),
+            "inverse_fft": (lambda: library.ifft(spectra, **transform), spectra),
             "normalize": (lambda: launch("normalize", spectra, out, 1 / (rows * cols)), out),
         }
     )
 
 
 def cufft(device, stream, images):
-    return complex_version(
-        device, stream, images,
-        lambda z: fft.fft(z, axes=2, out=z, norm=None, stream=stream),
-        lambda z: fft.ifft(z, axes=2, out=z, norm=None, stream=stream),
-    )  # fmt: skip
+    return complex_version(device, stream, images, fft)
 
 
 def own_fft(device, stream, images):
-    return complex_version(
-        device, stream, images,
-        lambda z: ops.fft(z, axes=2, out=z, norm=None, stream=stream),
-        lambda z: ops.ifft(z, axes=2, out=z, norm=None, stream=stream),
-    )  # fmt: skip
+    return complex_version(device, stream, images, ops)
 
 
 def cufft_real(device, stream, images):

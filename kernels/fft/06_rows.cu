@@ -4,10 +4,10 @@
 // x, y: (outer, inner, n), with strides in elements of each. The n of a real transform is that of the real side; its
 // complex side has n / 2 + 1 values. y may be x.
 //
-// A Plan (passes.cuh) says how many threads compute a row, and how many rows a block has. Its COLUMNS are rows that are
-// adjacent in memory, as the columns of a matrix are: then threads with consecutive numbers have consecutive columns.
-// ACCESS (storage.cuh): CONTIGUOUS if the elements of a row are adjacent, in x and in y; ALIGNED_PAIRS if pairs of real
-// ones are aligned, too.
+// A Plan (passes.cuh) sets the threads per row and the rows per block. COLUMNS: the rows of a block are adjacent in
+// memory, like the columns of a matrix, and neighbouring threads take neighbouring columns. ACCESS (storage.cuh):
+// CONTIGUOUS if the elements of a row are adjacent, in x and in y; ALIGNED_PAIRS if pairs of real ones are aligned,
+// too.
 //
 // Bottleneck: memory bandwidth; each value is read and written once.
 #include "rows.cuh"

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) long_columns(
     const Group<P> group(exchanged);
     const long long row = blockIdx.x / TILES;
     const int first = static_cast<int>(blockIdx.x % TILES) * P::ROWS, column = first + group.row;
-    const C* from = reinterpret_cast<const C*>(x) + row / inner * x_strides.outer + row % inner * x_strides.inner;
+    const C* from = reinterpret_cast<const C*>(x) + x_strides.row(row, inner);
 
     transform<P, true>(
         group,
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) long_rows(
     const long long row = blockIdx.x / TILES;
     const int column = static_cast<int>(blockIdx.x % TILES) * P::ROWS + group.row;
     const float2* from = transposed + row * A * P::N + column;
-    C* to = reinterpret_cast<C*>(y) + row / inner * y_strides.outer + row % inner * y_strides.inner;
+    C* to = reinterpret_cast<C*>(y) + y_strides.row(row, inner);
 
     transform<P>(
         group, [&](int b) { return column < A ? from[static_cast<long long>(b) * A] : float2{0.0f, 0.0f}; },

@@ -26,12 +26,6 @@ __device__ inline void transform_tile(Load load, Store store) {
         group, [&](int i) { return load(group.row, i); }, [&](int i, float2 z) { store(group.row, i, z); });
 }
 
-// The counters' start, in a launch of its own before the transforms.
-__global__ void clear_progress(unsigned* progress, int count) {
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) progress[i] = 0;
-}
-
 template <class ROW, class COLUMN, class T, bool INVERSE, int BLOCKS>
 __global__ void __launch_bounds__(ROW::THREADS* ROW::ROWS, BLOCKS) planes_in_cache(
     const T* x, T* y, unsigned* progress, int planes, int lag, Plane x_plane, Plane y_plane, float scale) {

@@ -122,16 +122,12 @@ __device__ inline void fetch(const Group<P>& group, int j, float2 (&x)[R]) {
     }
 }
 
-struct Nothing {
-    __device__ void operator()() const {}
-};
-
 // Pass PASS and those after it. load(i) returns input i; store(i, z) receives output i. All threads of the block call
-// it. Each thread calls loaded() after all threads of its group have loaded their inputs.
+// it.
 //
 // REUSED: `store` writes to the shared memory of the group, so that all threads must have read their values before.
-template <class P, bool REUSED = false, int PASS = 0, class Load, class Store, class Loaded = Nothing>
-__device__ inline void transform(const Group<P>& group, Load load, Store store, Loaded loaded = {}) {
+template <class P, bool REUSED = false, int PASS = 0, class Load, class Store>
+__device__ inline void transform(const Group<P>& group, Load load, Store store) {
     constexpr int R = P::radix(PASS), SPAN = P::span(PASS), STEP = P::N / R, EACH = P::each_thread(PASS);
     constexpr bool WHOLE = EACH * P::THREADS == STEP, LAST = PASS + 1 == P::PASSES;
     float2 x[EACH][R];
@@ -148,10 +144,6 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store, 
         }
     }
     if constexpr (PASS > 0 && (!LAST || REUSED)) group.sync();
-    if constexpr (PASS == 0 && LAST) {
-        group.sync();
-        loaded();
-    }
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int j = group.thread + e * P::THREADS;
@@ -170,7 +162,6 @@ __device__ inline void transform(const Group<P>& group, Load load, Store store, 
     }
     if constexpr (!LAST) {
         group.sync();
-        if constexpr (PASS == 0) loaded();
         transform<P, REUSED, PASS + 1>(group, load, store);
     }
 }

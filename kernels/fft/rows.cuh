@@ -1,5 +1,5 @@
 // One row's transform, complex or real, by a group of threads: from the values that in(i) returns to those that out(i,
-// v) receives. `loaded` as in passes.cuh.
+// v) receives. PAIRS: the real side is accessed in pairs; value i is then elements 2 i and 2 i + 1.
 //
 // The inverse transform swaps the real and the imaginary part of each value at the load and at the store, which costs
 // nothing. A real transform of even length n is a complex one of n / 2 values, which are pairs of real ones.
@@ -17,14 +17,12 @@ __device__ inline float2 directed(float2 z) {
 template <bool INVERSE>
 struct ComplexRow {
     static constexpr bool FROM_REAL = false, TO_REAL = false, PAIRS = false;
-    // The values of x that the plan's N belongs to
-    __device__ static constexpr int inputs(int n) { return n; }
 
-    template <class P, class In, class Out, class Loaded = Nothing>
-    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+    template <class P, class In, class Out>
+    __device__ static void run(const Group<P>& group, In in, Out out) {
         transform<P>(
             group, [&](int i) { return directed<INVERSE>(in(i)); },
-            [&](int i, float2 z) { out(i, directed<INVERSE>(z)); }, loaded);
+            [&](int i, float2 z) { out(i, directed<INVERSE>(z)); });
     }
 };
 
@@ -32,20 +30,20 @@ struct ComplexRow {
 template <bool EVEN>
 struct RealRow {
     static constexpr bool FROM_REAL = true, TO_REAL = false, PAIRS = EVEN;
+    // The length of a real row, by the plan's N
     __device__ static constexpr int inputs(int n) { return EVEN ? 2 * n : n; }
 
-    template <class P, class In, class Out, class Loaded = Nothing>
-    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+    template <class P, class In, class Out>
+    __device__ static void run(const Group<P>& group, In in, Out out) {
         constexpr int M = P::N;
         if constexpr (!EVEN) {
             transform<P>(
                 group, [&](int i) { return float2{in(i), 0.0f}; },
                 [&](int k, float2 z) {
                     if (k <= M / 2) out(k, z);
-                },
-                loaded);
+                });
         } else {
-            transform<P, true>(group, in, [&](int k, float2 z) { group.at(k) = z; }, loaded);
+            transform<P, true>(group, in, [&](int k, float2 z) { group.at(k) = z; });
             group.sync();
             // The transforms of the even and of the odd elements are the symmetric and antisymmetric parts of z.
             for (int k = group.thread; k <= M / 2; k += P::THREADS) {
@@ -64,10 +62,9 @@ struct RealRow {
 template <bool EVEN>
 struct RowToReal {
     static constexpr bool FROM_REAL = false, TO_REAL = true, PAIRS = EVEN;
-    __device__ static constexpr int inputs(int n) { return EVEN ? n + 1 : n / 2 + 1; }
 
-    template <class P, class In, class Out, class Loaded = Nothing>
-    __device__ static void run(const Group<P>& group, In in, Out out, Loaded loaded = {}) {
+    template <class P, class In, class Out>
+    __device__ static void run(const Group<P>& group, In in, Out out) {
         constexpr int M = P::N;
         const auto value = [&](int k) {
             const float2 z = in(k);
@@ -76,7 +73,7 @@ struct RowToReal {
         if constexpr (!EVEN) {
             transform<P>(
                 group, [&](int k) { return swapped(k <= M / 2 ? value(k) : conjugate(value(M - k))); },
-                [&](int i, float2 z) { out(i, z.y); }, loaded);
+                [&](int i, float2 z) { out(i, z.y); });
         } else {
             transform<P>(
                 group,
@@ -87,7 +84,7 @@ struct RowToReal {
                     const float2 odd = float2{mirrored ? -w.x : w.x, -w.y} * (a - b);
                     return swapped(a + b + float2{-odd.y, odd.x});
                 },
-                [&](int i, float2 z) { out(i, swapped(z)); }, loaded);
+                [&](int i, float2 z) { out(i, swapped(z)); });
         }
     }
 };
