@@ -8,42 +8,25 @@ in fp32.
 from __future__ import annotations
 
 import functools
-import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudakit.families.gemm_problem import problem
 from cudakit.family import Ladder
 from cudakit.libs import blas
+from cudakit.measure.peers.vendor import VendorPeer
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
-    from cudakit.measure.peers.peer import ArraySet, Call, Cost
+    from cudakit.measure.peers.peer import ArraySet, Call
 
 
 @dataclass(frozen=True)
-class CublasPeer:
+class CublasPeer(VendorPeer):
     """cuBLAS's product with a family's options."""
 
-    options: Mapping[str, Any]
     name: str = "cublas"
-    idea: str = "NVIDIA's library"
-    rung: int | None = 0
-    arrays: str = "cudakit"
-
-    def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
-        if importlib.util.find_spec("nvmath") is None:
-            return "nvmath-python is not installed: pip install 'cudakit[libs]'"
-        return None
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        yield
-
-    def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
-        return [self.call(arrays, stream) for arrays in sets]
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call:
         inputs, output = arrays

@@ -4,16 +4,15 @@ nvmath-python's bindings (the extra `libs`), without torch."""
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudakit.families.fft_problem import problem
 from cudakit.family import Ladder
 from cudakit.libs import fft
+from cudakit.measure.peers.vendor import VendorPeer
 
 if TYPE_CHECKING:
     from cudakit.driver.stream import Stream
@@ -23,15 +22,13 @@ _KINDS = {"fft": "C2C", "rfft": "R2C", "irfft": "C2R"}
 
 
 @dataclass(frozen=True)
-class CufftPeer:
-    """cuFFT's transform with a family's options; a factor other than 1 is a second pass, by cuBLAS."""
+class CufftPeer(VendorPeer):
+    """cuFFT's transform with a family's options; a factor other than 1 is a second pass, by cuBLAS. form: the family's
+    name."""
 
-    form: str
-    options: Mapping[str, Any]
     name: str = "cufft"
     idea: str = "NVIDIA's library, plan made beforehand"
-    rung: int | None = 0
-    arrays: str = "cudakit"
+    form: str = "fft"
 
     def refusal(self, shape: tuple[int, ...], dtype: str) -> str | None:
         if dtype == "float16":
@@ -39,19 +36,13 @@ class CufftPeer:
         axes = self.options.get("axes", 1)
         if not isinstance(axes, int) or axes > 3:
             return "cudakit.libs.fft transforms one to three last axes"
-        if importlib.util.find_spec("nvmath") is None:
-            return "nvmath-python is not installed: pip install 'cudakit[libs]'"
-        return None
-
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        yield
+        return super().refusal(shape, dtype)
 
     def bind(self, sets: Sequence[ArraySet], stream: Stream, cost: Cost) -> list[Call]:
         if len(sets) == 1 and self.form == "irfft":  # cuFFT overwrites its input, which later checks need
             inputs, output = sets[0]
             return [self.call(([inputs[0].copy(stream)], output), stream)]
-        return [self.call(arrays, stream) for arrays in sets]
+        return super().bind(sets, stream, cost)
 
     def call(self, arrays: ArraySet, stream: Stream) -> Call:
         inputs, output = arrays
@@ -64,4 +55,4 @@ class CufftPeer:
 
 def peers(family: Ladder[Any], options: Mapping[str, Any]) -> list[CufftPeer]:
     """Return cuFFT as a peer, if the family is a Fourier transform."""
-    return [CufftPeer(family.name, options)] if family.ceiling == "cufft" else []
+    return [CufftPeer(options, form=family.name)] if family.ceiling == "cufft" else []
