@@ -170,9 +170,13 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
 
 
 def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
-    """Return the launches of rows of any length, or the reason why they are not supported. Real rows are copied to
-    complex ones and back."""
-    halves = halves_of(one.n)
+    """Return the launches of rows of any length, or the reason why they are not supported. The pairs of a real row are
+    complex values; a real row of odd length, or without aligned pairs, is copied to a complex one and back."""
+    packed = (
+        one.form != "fft" and one.access == "ALIGNED_PAIRS" and halves_of(one.n // 2) is not None and one.n % 2 == 0
+    )
+    n = one.n // 2 if packed else one.n
+    halves = halves_of(n)
     if halves is None or one.n > LONGEST_PRODUCT:
         return f"lengths that are a product and at most {LONGEST_PRODUCT} supported, got {one.n}"
     a, b = halves
@@ -184,41 +188,42 @@ def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
         return columns
     if not isinstance(rows, Plan):
         return rows
-    blocks = one.rows * ceil_div(b, columns.rows), one.rows * ceil_div(a, rows.rows), ceil_div(one.rows * one.n, _BLOCK)
+    count = one.n // 4 + 1 if packed else one.n  # threads per row of a copy
+    blocks = one.rows * ceil_div(b, columns.rows), one.rows * ceil_div(a, rows.rows), ceil_div(one.rows * count, _BLOCK)
     if max(blocks) > MAX_GRID_X:
         return _TOO_MANY.format(MAX_GRID_X, max(blocks))
     before = ceil_div(problem.temporary_bytes, 16) * 16 if None in (one.source.role, one.target.role) else 0
-    between, whole = (SCRATCH.at(before + part * 8 * one.rows * one.n, "float32") for part in (0, 1))
-    is_complex = one.form == "fft"
-    scratch = before + (1 if is_complex else 2) * 8 * one.rows * one.n
+    between, whole = (SCRATCH.at(before + part * 8 * one.rows * n, "float32") for part in (0, 1))
+    scratch = before + (1 if one.form == "fft" else 2) * 8 * one.rows * n
     dtype = "__half" if problem.half else "float"
     source, target = _real(problem, one)
+    # The transform reads x and writes y if their values are complex or pairs; else it reads or writes a copy.
+    dense = whole, (one.inner * n, n, 1), "float"
+    reads_x = one.form == "fft" or (packed and one.form == "rfft")
+    writes_y = one.form == "fft" or (packed and one.form == "irfft")
+    x, x_strides, x_type = (source, _paired(one.x, packed), dtype) if reads_x else dense
+    y, y_strides, y_type = (target, _paired(one.y, packed), dtype) if writes_y else dense
     launches = [
         Launch(
             blocks[0],
             columns.block,
-            (source, between, one.inner, _strides(one.x)),
+            (x, between, one.inner, _strides(x_strides)),
             shared=_turned(columns),
-            entry=f"long_columns<{columns.text}, {b}, {{}}, {cpp_bool(one.inverse)}, {columns.blocks}>",
+            entry=f"long_columns<{columns.text}, {b}, {x_type}, {cpp_bool(one.inverse)}, {columns.blocks}>",
             scratch=scratch,
         ),
         Launch(
             blocks[1],
             rows.block,
-            (between, target, one.inner, _strides(one.y), one.scale),
+            (between, y, one.inner, _strides(y_strides), one.scale),
             shared=rows.shared,
-            entry=f"long_rows<{rows.text}, {a}, {{}}, {cpp_bool(one.inverse)}, {rows.blocks}>",
+            entry=f"long_rows<{rows.text}, {a}, {y_type}, {cpp_bool(one.inverse)}, {rows.blocks}>",
             scratch=scratch,
         ),
     ]
-    if is_complex:
-        return tuple(replace(each, entry=each.entry.format(dtype)) for each in launches)
-    dense = _strides((one.inner * one.n, one.n, 1))
-    first, last = (replace(each, entry=each.entry.format("float")) for each in launches)
-    into, back = ("from_real", "to_half") if one.form == "rfft" else ("from_half", "to_real")
-    copies = ((into, (source, whole), one.x), (back, (whole, target), one.y))
-    start, end = (
-        Launch(
+
+    def copy(name: str, arrays: tuple[Slot, Slot], strides: tuple[int, int, int]) -> Launch:
+        return Launch(
             blocks[2],
             _BLOCK,
             (*arrays, one.n, one.inner, one.rows, _strides(strides)),
@@ -226,14 +231,19 @@ def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
             source="fft/real_rows.cu",
             scratch=scratch,
         )
-        for name, arrays, strides in copies
-    )
-    return (
-        start,
-        replace(first, args=(whole, between, one.inner, dense)),
-        replace(last, args=(between, whole, one.inner, dense, one.scale)),
-        end,
-    )
+
+    if not reads_x:
+        name = "from_real" if one.form == "rfft" else "pairs_of_terms" if packed else "from_half"
+        launches.insert(0, copy(name, (source, whole), one.x))
+    if not writes_y:
+        name = "to_real" if one.form == "irfft" else "terms_of_pairs" if packed else "to_half"
+        launches.append(copy(name, (whole, target), one.y))
+    return tuple(launches)
+
+
+def _paired(strides: tuple[int, int, int], packed: bool) -> tuple[int, int, int]:
+    """Return the strides of a real array's pairs if `packed`, else the array's own."""
+    return (strides[0] // 2, strides[1] // 2, 1) if packed else strides
 
 
 def _turned(plan: Plan) -> int:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.family import IN, OUT, SCRATCH, Slot, checks
+from cudakit.family import IN, OUT, SCRATCH, Slot, ceil_div, checks
 
 # Real to complex is "rfft", complex to real "irfft".
 Axes = int | Sequence[int]
 Strides = tuple[int, int, int]
+# Complex values in a whole number of sectors, in both precisions.
+_ALIGNED = 8
 NORMS = ("backward", "ortho", "forward", None)
 _SHARED = "the output of {what} overlaps {name}, whose elements have another size: pass a separate output, or none"
 
@@ -116,17 +118,27 @@ class FftProblem:
         """The number of transforms of the last axis."""
         return self.x.size // max(self.x.shape[self.axes[-1]], 1)
 
+    @functools.cached_property
+    def _between(self) -> tuple[tuple[int, ...], Sequence[int]]:
+        """Shape and strides, in elements, of intermediate results: those of the complex side.
+
+        Up to three axes, rows start on the boundary of a sector, so that no sector is written by two blocks of columns;
+        more axes stay contiguous, because all but the transformed one must merge into two.
+        """
+        shape = self.x.shape if self.form == "irfft" else self.y.shape
+        extents = [*shape[:-1], ceil_div(shape[-1], _ALIGNED) * _ALIGNED if len(shape) <= 3 else shape[-1]]
+        return shape, [math.prod(extents[axis + 1 :]) for axis in range(len(shape))]
+
     @property
     def temporary_bytes(self) -> int:
         """The bytes of one array of intermediate results."""
-        size = self.x.size if self.form == "irfft" else self.y.size
-        return size * (4 if self.half else 8)
+        shape, strides = self._between
+        return shape[0] * strides[0] * (4 if self.half else 8)
 
     def temporary(self, number: int = 0) -> Place:
-        """Return the place of intermediate results in scratch memory: contiguous, of the complex side's shape."""
-        shape = self.x.shape if self.form == "irfft" else self.y.shape
-        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return Place(SCRATCH.at(number * self.temporary_bytes), shape, strides)
+        """Return the place of intermediate results in scratch memory."""
+        shape, strides = self._between
+        return Place(SCRATCH.at(number * self.temporary_bytes), shape, tuple(strides))
 
     @functools.cached_property
     def passes(self) -> tuple[Pass, ...]:

@@ -14,26 +14,6 @@
 
 extern __shared__ float2 exchanged[];
 
-// e^(-2 pi i m/N) for 0 <= m < N: exact to the last bits of a float, as the angle is reduced in integers.
-template <unsigned N>
-__device__ inline float2 turn_of(unsigned m) {
-    static_assert(N <= 1u << 30, "four times the angle fits 32 bits");
-    const unsigned quarter = (4 * m + N / 2) / N;
-    const int rest = static_cast<int>(4 * m - quarter * N);
-    float s, c;
-    sincospif(static_cast<float>(rest) * (-0.5f / static_cast<float>(N)), &s, &c);
-    switch (quarter & 3) {
-        case 0:
-            return {c, s};
-        case 1:
-            return {s, -c};
-        case 2:
-            return {-c, -s};
-        default:
-            return {-s, c};
-    }
-}
-
 template <class P, int B, class T, bool INVERSE, int BLOCKS>
 __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) long_columns(
     const T* x, float2* transposed, long long inner, Strides x_strides) {
@@ -52,7 +32,7 @@ __global__ void __launch_bounds__(P::THREADS* P::ROWS, BLOCKS) long_columns(
             return column < B ? directed<INVERSE>(widened(from[i * x_strides.step])) : float2{0.0f, 0.0f};
         },
         [&](int k, float2 z) {
-            if (column < B) exchanged[k * (P::ROWS + 1) + group.row] = turn_of<A * B>(k * column) * z;
+            if (column < B) exchanged[k * (P::ROWS + 1) + group.row] = turn_of(k * column, A * B) * z;
         });
     __syncthreads();
     transposed += (row * B + first) * A;

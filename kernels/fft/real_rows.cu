@@ -1,8 +1,11 @@
-// Rows of a real transform as complex rows and back, for lengths whose real transform does not fit a block: the complex
-// transform takes twice the work.
+// Rows of a real transform as complex rows and back, for lengths whose real transform does not fit a block.
 //
-// x, y: (rows, n) real or (rows, n / 2 + 1) complex, with strides in elements; whole: (rows, n), contiguous complex
-// floats; rows = outer * inner.
+// The adjacent pairs of a real row are n / 2 complex values, whose transform has all that is needed (terms_of_pairs,
+// pairs_of_terms). If n is odd, or pairs are not aligned, the real row becomes a complex one of n values, which takes
+// twice the work.
+//
+// x, y: (rows, n) real or (rows, n / 2 + 1) complex, with strides in elements; whole: (rows, n) and pairs: (rows,
+// n / 2), contiguous complex floats; rows = outer * inner.
 //
 // Bottleneck: memory bandwidth.
 #include "butterflies.cuh"
@@ -59,4 +62,40 @@ __global__ void to_real(const float2* whole, T* y, int n, long long inner, long 
     if (element.number >= rows) return;
     narrowed(y[y_strides.row(element.number, inner) + element.at * y_strides.step],
         whole[element.number * n + element.at].x);
+}
+
+// y = the first n / 2 + 1 terms of the transform of real rows, from the transform of their pairs. A thread has terms k
+// and n / 2 - k: the transforms of the even and of the odd elements are the symmetric and antisymmetric parts.
+template <class T>
+__global__ void terms_of_pairs(const float2* pairs, T* y, int n, long long inner, long long rows, Strides y_strides) {
+    using C = typename Complex<T>::type;
+    const int m = n / 2;
+    const OfThread element(m / 2 + 1);
+    if (element.number >= rows) return;
+    const int k = element.at;
+    const float2* z = pairs + element.number * m;
+    C* to = reinterpret_cast<C*>(y) + y_strides.row(element.number, inner);
+    const float2 a = z[k], b = conjugate(z[k == 0 ? 0 : m - k]);
+    const float2 even = 0.5f * (a + b), odd = 0.5f * swapped(a - b);
+    const float2 turned_odd = turn_of(k, n) * float2{odd.x, -odd.y};
+    narrowed(to[k * y_strides.step], even + turned_odd);
+    if (2 * k != m) narrowed(to[(m - k) * y_strides.step], conjugate(even - turned_odd));
+}
+
+// pairs = the values whose inverse transform has the pairs of a real row, from its n / 2 + 1 terms x. Imaginary parts
+// of terms that must be real are ignored.
+template <class T>
+__global__ void pairs_of_terms(const T* x, float2* pairs, int n, long long inner, long long rows, Strides x_strides) {
+    using C = typename Complex<T>::type;
+    const int m = n / 2;
+    const OfThread element(m / 2 + 1);
+    if (element.number >= rows) return;
+    const int k = element.at;
+    const C* from = reinterpret_cast<const C*>(x) + x_strides.row(element.number, inner);
+    float2* z = pairs + element.number * m;
+    float2 a = widened(from[k * x_strides.step]), b = conjugate(widened(from[(m - k) * x_strides.step]));
+    if (k == 0) a.y = b.y = 0.0f;
+    const float2 sum = a + b, odd = conjugate(turn_of(k, n)) * (a - b);
+    z[k] = sum + float2{-odd.y, odd.x};
+    if (k != 0 && 2 * k != m) z[m - k] = conjugate(sum) + float2{odd.y, odd.x};
 }

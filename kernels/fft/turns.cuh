@@ -74,3 +74,22 @@ __device__ constexpr Twiddles<SPAN, RADIX> make_twiddles() {
 
 template <int SPAN, int RADIX>
 __device__ constexpr Twiddles<SPAN, RADIX> twiddles = make_twiddles<SPAN, RADIX>();
+
+// e^(-2 pi i k/n) for 0 <= k < n <= 2^30, for tables that would be too long: exact to the last bits of a float, as the
+// angle is reduced in integers.
+__device__ inline float2 turn_of(unsigned k, unsigned n) {
+    const unsigned quarter = (4 * k + n / 2) / n;
+    const int rest = static_cast<int>(4 * k - quarter * n);
+    float s, c;
+    sincospif(static_cast<float>(rest) * (-0.5f / static_cast<float>(n)), &s, &c);
+    switch (quarter & 3) {
+        case 0:
+            return {c, s};
+        case 1:
+            return {s, -c};
+        case 2:
+            return {-c, -s};
+        default:
+            return {-s, c};
+    }
+}
