@@ -16,7 +16,7 @@ WIDEST, NARROWEST = 8, 4  # columns per block of Fused
 ROWS: dict[int, tuple[Plan, Plan]] = {512: (Plan(512, 64, 2, False, (8, 8, 8), 8),) * 2}
 # Plans of Fused for columns, by the values and the columns per block
 COLUMNS: dict[tuple[int, int], Plan] = {
-    (1024, 4): Plan(1024, 128, 4, True, (8, 16, 8), 1),
+    (1024, 4): Plan(1024, 64, 4, True, (16, 4, 16), 2),
     (1024, 8): Plan(1024, 32, 8, True, (32, 32), 2),
 }
 
