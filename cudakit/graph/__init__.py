@@ -15,6 +15,9 @@ and must be waited for in turn before the block ends. Allocate memory before the
 A graph keeps alive what its nodes use: arrays, pinned memory of device.pinned(), modules. It recognises another
 library's arrays only if they were wrapped (device.wrap); `Graph.keep` keeps anything else. If memory that a graph uses
 is closed, the next launch raises GraphError.
+
+compute-sanitizer reports a failed call of cuFuncGetParamInfo, once per captured kernel of another library, with a
+driver before CUDA 13.2. The call does no harm; `--report-api-errors no` hides it.
 """
 
 from __future__ import annotations

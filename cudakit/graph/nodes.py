@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.driver.context import Context
-from cudakit.launch.function import Dim
+from cudakit.launch.function import Dim, parameter_count
 from cudakit.launch.image import Image
 from cudakit.launch.kernel import Kernel
 from cudakit.launch.module import Module
 from cudakit.memory import pinned
 from cudakit.memory.allocation import Allocation
+
+# The sizes of the parameters of other libraries' kernels, by function and name, if the driver does not count them.
+_found: weakref.WeakKeyDictionary[Context, dict[tuple[int, str], list[int]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +136,7 @@ class NodeReader:
     def _kernel(self, index: int, handle: Any, after: tuple[int, ...]) -> Node:
         params = self.context.call("cuGraphKernelNodeGetParams", handle)
         kernel, name = self._named(params)
-        sizes = self._sizes(params) if kernel is None else [parameter.size for parameter in kernel.parameters]
+        sizes = self._sizes(params.func, name) if kernel is None else [one.size for one in kernel.parameters]
         kept = self._owners_of(_addresses(int(params.kernelParams), sizes))
         if kernel is not None:
             kept = (kernel.module, *kept)
@@ -155,11 +159,33 @@ class NodeReader:
             code, name = driver.cuKernelGetName(params.kern)
         return None, "another library's kernel" if code else name.decode(errors="replace")
 
-    def _sizes(self, params: Any) -> list[int]:
-        """Return the size of each parameter of another library's kernel; empty if the driver does not report them."""
+    def _sizes(self, function: Any, name: str) -> list[int]:
+        """Return the size of each parameter of another library's kernel; empty if the driver does not report them.
+
+        If the driver does not report their number, the sizes are kept per function, so that at most one call fails for
+        a function with parameters.
+        """
+        if not int(function):
+            return []
+        count = parameter_count(self.context, function)
+        if count is not None:
+            return self._first_sizes(function, count)
+        found = _found.setdefault(self.context, {})
+        key = int(function), name
+        sizes = found.get(key)
+        # After a module was unloaded, its function's handle may be another function's. One with the same name and
+        # more parameters is not noticed.
+        if sizes is None or sizes != self._first_sizes(function, len(sizes)):
+            sizes = self._first_sizes(function, None)
+            if sizes:  # not of a function that is not loaded yet
+                found[key] = sizes
+        return sizes
+
+    def _first_sizes(self, function: Any, count: int | None) -> list[int]:
+        """Return the sizes of the first `count` parameters, or of all if None; fewer if the function has fewer."""
         sizes: list[int] = []
-        while int(params.func):
-            code, _, size = self.context.driver.cuFuncGetParamInfo(params.func, len(sizes))
+        while count is None or len(sizes) < count:
+            code, _, size = self.context.driver.cuFuncGetParamInfo(function, len(sizes))
             if code:
                 break
             sizes.append(int(size))

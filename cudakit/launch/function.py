@@ -12,6 +12,7 @@ import numpy as np
 
 from cudakit import nvtx
 from cudakit.compile.compiler import Resources
+from cudakit.driver.context import Context
 from cudakit.errors import Closed, LaunchError
 from cudakit.launch.image import Image
 
@@ -71,6 +72,18 @@ def _dimensions(kernel: str, what: str, value: Any) -> Dim:
     return x, y, z
 
 
+def parameter_count(context: Context, function: Any) -> int | None:
+    """Return the number of parameters of a driver's function; None if the driver does not report it (before CUDA 13.2).
+
+    Then only a call of cuFuncGetParamInfo that fails shows that there are no more. compute-sanitizer reports that call.
+    """
+    try:
+        code, count = context.driver.cuFuncGetParamCount(function)
+    except (AttributeError, RuntimeError):  # the bindings, or the driver, are older
+        return None
+    return None if code else int(count)
+
+
 class Function:
     """A function of an image: its limits and resources, and the check of a launch configuration against them.
 
@@ -110,6 +123,8 @@ class Function:
         context = self.context
         layout: list[tuple[int, int]] = []
         context.make_current()
+        if count is None:
+            count = parameter_count(context, self.handle)
         while count is None or len(layout) < count:
             code, offset, size = context.driver.cuFuncGetParamInfo(self.handle, len(layout))
             if count is None and code == context.driver.CUresult.CUDA_ERROR_INVALID_VALUE:

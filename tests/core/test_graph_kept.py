@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 
@@ -121,6 +122,78 @@ def test_a_graph_keeps_what_a_librarys_stand_in_works_on(sim):
             ready.launch(s)
             assert np.array_equal(y.numpy(s), 4 * numbers())
         y.close()
+
+
+class Theirs:
+    """Another library's kernel, which cudakit knows only by the driver's function, and the failed questions about it.
+
+    counted: whether the driver reports the number of parameters, as since CUDA 13.2. seen: the number of parameters
+    that it describes; None for all.
+    """
+
+    def __init__(self, sim, patch, *, counted):
+        self.context, driver = sim.context, sim.context.driver
+        code = module(sim)
+        self.image = self.context.call("cuModuleLoadData", code.ptx.encode() + b"\0")
+        self.function = self.context.call("cuModuleGetFunction", self.image, code["scale"].mangled.encode())
+        self.failed, self.seen = 0, None
+        describe = driver.cuFuncGetParamInfo
+
+        def described(function, index):
+            answer = describe(function, index if self.seen is None or index < self.seen else 99)
+            self.failed += bool(answer[0])
+            return answer
+
+        patch.setattr(driver, "cuFuncGetParamInfo", described)
+        success = driver.CUresult.CUDA_SUCCESS
+        if counted:
+            patch.setattr(driver, "cuFuncGetParamCount", lambda function: (success, 4), raising=False)
+
+    def launch(self, stream, x, y):
+        args = (x.pointer, y.pointer, 2.0, N), (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_float, ctypes.c_int)
+        self.context.call("cuLaunchKernel", self.function, GRID, 1, 1, BLOCK, 1, 1, 0, stream.handle, args, 0)
+
+    def close(self):
+        self.context.call("cuModuleUnload", self.image)
+
+
+def kept_by_nodes(graph):
+    """Return the addresses of the arrays that each node keeps."""
+    return [[owner.span[0] for owner in node.kept] for node in graph.nodes]
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_graph_keeps_the_arrays_of_another_librarys_kernel(sim, monkeypatch, counted):
+    """compute-sanitizer reports each failed call: at most one per function, none since CUDA 13.2."""
+    theirs = Theirs(sim, monkeypatch, counted=counted)
+    with sim.stream() as s:
+        y = sim.zeros((N,), stream=s)
+        for seed in range(3):
+            x, middle = sim.array(numbers(seed), stream=s), sim.empty((N,), stream=s)
+            with s.capture() as graph:
+                theirs.launch(s, x, middle)
+                theirs.launch(s, middle, y)
+            assert kept_by_nodes(graph) == [[x.pointer, middle.pointer], [middle.pointer, y.pointer]]
+            del x, middle
+            gc.collect()
+            with graph, graph.instantiate() as ready:
+                ready.launch(s)
+                assert np.array_equal(y.numpy(s), 4 * numbers(seed))
+    assert theirs.failed == (0 if counted else 1)
+    theirs.close()
+
+
+def test_a_function_that_has_taken_the_handle_of_another_is_asked_again(sim, monkeypatch):
+    theirs = Theirs(sim, monkeypatch, counted=False)
+    with sim.stream() as s:
+        x, y = sim.zeros((N,), stream=s), sim.zeros((N,), stream=s)
+        for seen, kept in ((None, [x, y]), (1, [x]), (1, [x])):
+            theirs.seen = seen
+            with s.capture() as graph:
+                theirs.launch(s, x, y)
+            assert kept_by_nodes(graph) == [[array.pointer for array in kept]]
+            graph.close()
+    theirs.close()
 
 
 def test_a_graph_keeps_host_memory_that_somebody_else_pinned(sim):

@@ -350,6 +350,28 @@ def test_a_failed_load_leaves_nothing(sim: cudakit.Device) -> None:
     assert module["only"].registers
 
 
+@pytest.mark.parametrize("counted", [False, True])
+def test_the_driver_describes_every_parameter(
+    sim: cudakit.Device, monkeypatch: pytest.MonkeyPatch, counted: bool
+) -> None:
+    """Without PTX, their number is the driver's, which reports it since CUDA 13.2; then no call fails."""
+    driver, failed = sim.context.driver, []
+    kernel = sim.compile(source=SOURCE, name="module.cu", names=NAMES)["only"]
+    describe, count = driver.cuFuncGetParamInfo, len(kernel.parameters)
+
+    def described(function: Any, index: int) -> Any:
+        answer = describe(function, index)
+        failed.extend(answer[:1] if answer[0] else ())
+        return answer
+
+    monkeypatch.setattr(driver, "cuFuncGetParamInfo", described)
+    if counted:
+        success = driver.CUresult.CUDA_SUCCESS
+        monkeypatch.setattr(driver, "cuFuncGetParamCount", lambda function: (success, count), raising=False)
+    assert kernel.parameter_layout(None) == kernel.parameter_layout(count) != []
+    assert len(failed) == (0 if counted else 1)
+
+
 def test_errors_of_launches_are_raised(sim: cudakit.Device) -> None:
     kernel = sim.compile(source=SOURCE, name="module.cu", names=NAMES)["only"]
     x = sim.zeros((1,), np.float32)
