@@ -194,7 +194,7 @@ PLANTED = [
     ("04_radix4.cu", "4 * span <= n", "2 * span <= n", "radix4", 128),
     ("05_registers.cu", "const bool upper = threadIdx.x & L;", "const bool upper = false;", "registers", 64),
     ("05_registers.cu", "own * B::THREADS + rest", "own * B::THREADS + thread", "registers", 4096),
-    ("07_long_rows.cu", "turn_of<A * B>(k * column)", "turn_of<A * B>(k)", "long_rows", 1000),
+    ("07_long_rows.cu", "turn_of(k * column, A * B)", "turn_of(k, A * B)", "long_rows", 1000),
     ("01_direct.cu", "INVERSE ? sine : -sine", "sine", "direct", 12),
 ]  # fmt: skip
 
