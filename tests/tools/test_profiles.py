@@ -98,7 +98,9 @@ def _outdated(report: dict[str, Any]) -> str:
             return f"{family} is not a family"
         variants = {row["variant"] for row in rows if row["family"] == family}
         known = {variant.name for variant in families[family].variants}
-        gone = sorted(v for v in variants - known if not v.startswith(("cpu", "peer:")) and v != "cublas")
+        gone = sorted(
+            v for v in variants - known if not v.startswith(("cpu", "peer:")) and v != families[family].ceiling
+        )
         if gone:
             return f"{family} has no variant {gone[0]}"
         if family in cupy and "peer:cupy" not in variants:
