@@ -24,13 +24,10 @@ STALE = {
     "h200/add.json": "broadcast_add is not a family",
     "h200/argmax.json": "without peer:cupy",
     "h200/cast.json": "without peer:cupy",
-    "h200/fill.json": "without peer:cupy",
     "h200/matrix_add.json": "without peer:cupy",
     "h200/max.json": "without peer:cupy",
     "h200/scale.json": "without peer:cupy",
-    "h200/softmax.json": "without peer:cupy",
     "h200/softmax_calls.json": "without peer:cupy",
-    "h200/softmax_vs_n.json": "without peer:cupy",
     "h200/sum.json": "without peer:cupy",
     "h200/sum_ladder.json": "without peer:cupy",
 }
