@@ -20,17 +20,7 @@ PEERS = ROOT / "cudakit" / "measure" / "peers"
 PROFILE = "python -m cudakit profile "
 BENCH = re.compile(r"python (-m cudakit bench|examples/(gemm|softmax_compare|attention|vector_add|add_2d)\.py) ")
 # Files that must be measured again, with the reason. A file that is fine must not be listed.
-STALE = {
-    "h200/add.json": "broadcast_add is not a family",
-    "h200/argmax.json": "without peer:cupy",
-    "h200/cast.json": "without peer:cupy",
-    "h200/matrix_add.json": "without peer:cupy",
-    "h200/max.json": "without peer:cupy",
-    "h200/scale.json": "without peer:cupy",
-    "h200/softmax_calls.json": "without peer:cupy",
-    "h200/sum.json": "without peer:cupy",
-    "h200/sum_ladder.json": "without peer:cupy",
-}
+STALE: dict[str, str] = {}
 
 
 def _table() -> dict[str, str | None]:
