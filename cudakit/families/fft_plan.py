@@ -30,15 +30,28 @@ _REGISTERS_OF = {8: 56, 16: 72, 32: 128, 64: 255}
 # The best plans on an H200. (form, complex values per row, columns): threads per row, rows per block, registers per
 # thread, radices.
 MEASURED: dict[tuple[str, int, bool], tuple[int, int, int, tuple[int, ...]]] = {
+    ("fft", 24, False): (4, 32, 64, (6, 4)),
+    ("fft", 32, False): (8, 16, 64, (4, 4, 2)),
+    ("fft", 48, False): (6, 21, 88, (6, 8)),
+    ("fft", 60, False): (6, 21, 88, (6, 10)),
     ("fft", 64, False): (8, 8, 80, (8, 8)),
+    ("fft", 81, False): (9, 14, 88, (3, 3, 9)),
+    ("fft", 96, False): (12, 10, 72, (8, 12)),
+    ("fft", 100, False): (10, 6, 72, (2, 5, 10)),
+    ("fft", 120, False): (12, 10, 88, (12, 10)),
     ("fft", 128, False): (16, 4, 64, (8, 16)),
     ("fft", 256, False): (32, 4, 40, (8, 8, 4)),
+    ("fft", 300, False): (20, 3, 72, (4, 5, 15)),
     ("fft", 512, False): (64, 1, 80, (8, 8, 8)),
+    ("fft", 625, False): (125, 1, 64, (5, 5, 5, 5)),
+    ("fft", 900, False): (60, 4, 72, (4, 15, 15)),
     ("fft", 1000, False): (100, 2, 56, (10, 10, 10)),
     ("fft", 1024, False): (64, 2, 64, (16, 8, 8)),
     ("fft", 1536, False): (64, 1, 72, (24, 8, 8)),
+    ("fft", 1920, False): (120, 1, 160, (6, 16, 20)),
     ("fft", 2048, False): (128, 2, 128, (8, 16, 16)),
     ("fft", 2187, False): (81, 1, 80, (27, 27, 3)),
+    ("fft", 2500, False): (125, 1, 160, (5, 20, 25)),
     ("fft", 3125, False): (125, 1, 128, (5, 25, 25)),
     ("fft", 4096, False): (256, 1, 80, (16, 16, 16)),
     ("fft", 6000, False): (400, 1, 64, (15, 20, 20)),
@@ -198,6 +211,11 @@ def plan_for(
         threads, best_rows, best_registers, radices = measured
     else:
         threads, radices = radices_of(n, columns, most and max(most, prime))
+        # With the larger radix last, the runs that the threads of a row store are whole sectors more often: on an H200,
+        # 60 values were transformed 2.2 times as fast, other lengths as fast or up to 1.6 times as fast. The terms of a
+        # real row are stored in order anyway.
+        if len(radices) == 2 and not columns and form != "rfft":
+            radices = radices[::-1]
         best_rows = max(THREADS // threads, COLUMNS if columns else 1)
         held = max(ceil_div(n // radix, threads) * radix for radix in radices)
         best_registers = next((count for values, count in _REGISTERS_OF.items() if held <= values), 255)
