@@ -134,9 +134,8 @@ class Case:
         exact = self.family.exact((given,), [found.dtype], **self.options)
         variant = self.family[row.subject.variant] if row.subject.rung else None
         allowed = self.family.allowed(exact, (given,), variant, [found.dtype], **self.options)
-        if (
-            self.dtype == "float16" and variant is None
-        ):  # a peer that computes in float16 rounds in each step of radix 2
+        # A peer that computes in float16 rounds in each step of radix 2.
+        if self.dtype == "float16" and variant is None:
             steps = math.log2(math.prod(self.shape[-self.options["axes"] :]))
             allowed = steps * float(np.finfo(np.float16).eps) / 2 * np.abs(exact).max()
         row.judge(self.family.compared(found, exact, allowed))

@@ -172,9 +172,8 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
 def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
     """Return the launches of rows of any length, or the reason why they are not supported. The pairs of a real row are
     complex values; a real row of odd length, or without aligned pairs, is copied to a complex one and back."""
-    packed = (
-        one.form != "fft" and one.access == "ALIGNED_PAIRS" and halves_of(one.n // 2) is not None and one.n % 2 == 0
-    )
+    pairs = one.form != "fft" and one.n % 2 == 0 and one.access == "ALIGNED_PAIRS"
+    packed = pairs and halves_of(one.n // 2) is not None
     n = one.n // 2 if packed else one.n
     halves = halves_of(n)
     if halves is None or one.n > LONGEST_PRODUCT:
