@@ -171,7 +171,8 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
 
 def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
     """Return the launches of rows of any length, or the reason why they are not supported. The pairs of a real row are
-    complex values; a real row of odd length, or without aligned pairs, is copied to a complex one and back."""
+    complex values. A real row is copied to a complex one and back if its length is odd, its half is prime, an array is
+    strided or pairs are not aligned."""
     pairs = one.form != "fft" and one.n % 2 == 0 and one.access == "ALIGNED_PAIRS"
     packed = pairs and halves_of(one.n // 2) is not None
     n = one.n // 2 if packed else one.n

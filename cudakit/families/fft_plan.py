@@ -23,7 +23,7 @@ LARGEST_RADIX, LARGER_RADIX, MOST_PASSES = 16, 32, 3
 MOST_THREADS, MOST_BLOCKS = 1024, 16
 # Threads per block of the rule, and adjacent columns per block.
 THREADS, COLUMNS = 128, 16
-# Complex values of a sector in memory.
+# Complex float32 values per sector of 32 bytes.
 _SECTOR = 4
 # Registers per multiprocessor, and per thread by the values that it holds.
 _REGISTERS = 65536
@@ -32,7 +32,6 @@ _REGISTERS_OF = {8: 56, 16: 72, 32: 128, 64: 255}
 # The best plans on an H200. (form, complex values per row, columns): threads per row, rows per block, registers per
 # thread, radices.
 MEASURED: dict[tuple[str, int, bool], tuple[int, int, int, tuple[int, ...]]] = {
-    ("fft", 24, False): (4, 32, 64, (6, 4)),
     ("fft", 32, False): (8, 16, 64, (4, 4, 2)),
     ("fft", 48, False): (6, 21, 88, (6, 8)),
     ("fft", 60, False): (6, 21, 88, (6, 10)),

@@ -122,11 +122,13 @@ class FftProblem:
     def _between(self) -> tuple[tuple[int, ...], Sequence[int]]:
         """Shape and strides, in elements, of intermediate results: those of the complex side.
 
-        Up to three axes, rows start on the boundary of a sector, so that no sector is written by two blocks of columns;
-        more axes stay contiguous, because all but the transformed one must merge into two.
+        Up to three axes, rows start on the boundary of a sector, so that no sector is written by two blocks of columns.
+        Short rows stay contiguous, because padding would multiply the memory; more axes too, because all but the
+        transformed one must merge into two.
         """
         shape = self.x.shape if self.form == "irfft" else self.y.shape
-        extents = [*shape[:-1], ceil_div(shape[-1], _ALIGNED) * _ALIGNED if len(shape) <= 3 else shape[-1]]
+        padded = len(shape) <= 3 and shape[-1] > _ALIGNED
+        extents = [*shape[:-1], ceil_div(shape[-1], _ALIGNED) * _ALIGNED if padded else shape[-1]]
         return shape, [math.prod(extents[axis + 1 :]) for axis in range(len(shape))]
 
     @property

@@ -16,8 +16,9 @@ A graph keeps alive what its nodes use: arrays, pinned memory of device.pinned()
 library's arrays only if they were wrapped (device.wrap); `Graph.keep` keeps anything else. If memory that a graph uses
 is closed, the next launch raises GraphError.
 
-compute-sanitizer reports a failed call of cuFuncGetParamInfo, once per captured kernel of another library, with a
-driver before CUDA 13.2. The call does no harm; `--report-api-errors no` hides it.
+If the driver or its Python bindings are older than CUDA 13.2, compute-sanitizer reports one failed call of
+cuFuncGetParamInfo per captured function of another library (per capture, if it has no parameters). The call does no
+harm; `--report-api-errors no` hides it.
 """
 
 from __future__ import annotations

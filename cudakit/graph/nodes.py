@@ -18,7 +18,7 @@ from cudakit.memory import pinned
 from cudakit.memory.allocation import Allocation
 
 # The sizes of the parameters of other libraries' kernels, by function and name, if the driver does not count them.
-_found: weakref.WeakKeyDictionary[Context, dict[tuple[int, str], list[int]]] = weakref.WeakKeyDictionary()
+_sizes_by_function: weakref.WeakKeyDictionary[Context, dict[tuple[int, str], list[int]]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,15 +170,15 @@ class NodeReader:
         count = parameter_count(self.context, function)
         if count is not None:
             return self._first_sizes(function, count)
-        found = _found.setdefault(self.context, {})
+        known = _sizes_by_function.setdefault(self.context, {})
         key = int(function), name
-        sizes = found.get(key)
+        sizes = known.get(key)
         # After a module was unloaded, its function's handle may be another function's. One with the same name and
         # more parameters is not noticed.
         if sizes is None or sizes != self._first_sizes(function, len(sizes)):
             sizes = self._first_sizes(function, None)
             if sizes:  # not of a function that is not loaded yet
-                found[key] = sizes
+                known[key] = sizes
         return sizes
 
     def _first_sizes(self, function: Any, count: int | None) -> list[int]:

@@ -75,8 +75,8 @@ __device__ constexpr Twiddles<SPAN, RADIX> make_twiddles() {
 template <int SPAN, int RADIX>
 __device__ constexpr Twiddles<SPAN, RADIX> twiddles = make_twiddles<SPAN, RADIX>();
 
-// e^(-2 pi i k/n) for 0 <= k < n <= 2^30, for tables that would be too long: exact to the last bits of a float, as the
-// angle is reduced in integers.
+// e^(-2 pi i k/n) for 0 <= k < n <= 2^29, for tables that would be too long: exact to the last bits of a float, as the
+// angle is reduced in integers (4 k + n / 2 fits 32 bits).
 __device__ inline float2 turn_of(unsigned k, unsigned n) {
     const unsigned quarter = (4 * k + n / 2) / n;
     const int rest = static_cast<int>(4 * k - quarter * n);

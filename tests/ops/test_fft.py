@@ -82,7 +82,7 @@ def test_irfft_ignores_imaginary_parts_that_must_be_zero_and_keeps_its_input(dev
 
 def test_lengths_of_every_kind(device: cudakit.Device) -> None:
     """One, primes, a large prime, products, and rows too long for a block: with an even half, an odd half, and odd."""
-    for n in (1, 2, 13, 17, 97, 210, 1001, 2 * 97, LONGEST + 4096, 2 * 3**9, 3**9):
+    for n in (1, 2, 13, 17, 97, 210, 1001, 2 * 97, 2 * LONGEST + 4096, 2 * 3**9, 3**9):
         rows = 1 if n > LONGEST else 2
         z, x = numbers(rows, n), numbers(rows, n, real=True)
         close(ops.fft(device.array(z)).numpy(), np.fft.fft(z))
