@@ -169,6 +169,15 @@ def rows(problem: FftProblem, most: int = 0, rows: int = 0, registers: int = 0) 
     return tuple(launches)
 
 
+# (form, whether pairs are transformed): the kernels of kernels/fft/real_rows.cu before and after the transform.
+_COPIES = {
+    ("rfft", False): ("from_real", "to_half"),
+    ("rfft", True): ("", "to_terms"),
+    ("irfft", False): ("from_half", "to_real"),
+    ("irfft", True): ("from_terms", ""),
+}
+
+
 def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
     """Return the launches of rows of any length, or the reason why they are not supported. The pairs of a real row are
     complex values. A real row is copied to a complex one and back if its length is odd, its half is prime, an array is
@@ -197,12 +206,11 @@ def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
     scratch = before + (1 if one.form == "fft" else 2) * 8 * one.rows * n
     dtype = "__half" if problem.half else "float"
     source, target = _real(problem, one)
-    # The transform reads x and writes y if their values are complex or pairs; else it reads or writes a copy.
+    # The transform reads x and writes y, or copies of them if their values are not complex or pairs.
+    into, back = _COPIES.get((one.form, packed), ("", ""))
     dense = whole, (one.inner * n, n, 1), "float"
-    reads_x = one.form == "fft" or (packed and one.form == "rfft")
-    writes_y = one.form == "fft" or (packed and one.form == "irfft")
-    x, x_strides, x_type = (source, _paired(one.x, packed), dtype) if reads_x else dense
-    y, y_strides, y_type = (target, _paired(one.y, packed), dtype) if writes_y else dense
+    x, x_strides, x_type = dense if into else (source, _paired(one.x, packed), dtype)
+    y, y_strides, y_type = dense if back else (target, _paired(one.y, packed), dtype)
     launches = [
         Launch(
             blocks[0],
@@ -232,12 +240,10 @@ def _long(problem: FftProblem, one: Pass) -> tuple[Launch, ...] | str:
             scratch=scratch,
         )
 
-    if not reads_x:
-        name = "from_real" if one.form == "rfft" else "pairs_of_terms" if packed else "from_half"
-        launches.insert(0, copy(name, (source, whole), one.x))
-    if not writes_y:
-        name = "to_real" if one.form == "irfft" else "terms_of_pairs" if packed else "to_half"
-        launches.append(copy(name, (whole, target), one.y))
+    if into:
+        launches.insert(0, copy(into, (source, whole), one.x))
+    if back:
+        launches.append(copy(back, (whole, target), one.y))
     return tuple(launches)
 
 

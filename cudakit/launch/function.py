@@ -75,7 +75,7 @@ def _dimensions(kernel: str, what: str, value: Any) -> Dim:
 def parameter_count(context: Context, function: Any) -> int | None:
     """Return the number of parameters of a driver's function; None if the driver does not report it (before CUDA 13.2).
 
-    Then only a call of cuFuncGetParamInfo that fails shows that there are no more. compute-sanitizer reports that call.
+    Without it, cuFuncGetParamInfo is called until it fails; compute-sanitizer reports that call.
     """
     try:
         code, count = context.driver.cuFuncGetParamCount(function)

@@ -1,14 +1,14 @@
 // Rows of a real transform as complex rows and back, for lengths whose real transform does not fit a block.
 //
-// The adjacent pairs of a real row are n / 2 complex values, whose transform has all that is needed (terms_of_pairs,
-// pairs_of_terms). If n is odd, or pairs are not aligned, the real row becomes a complex one of n values, which takes
+// The adjacent pairs of a real row are n / 2 complex values, whose transform has all that is needed (to_terms,
+// from_terms). If n is odd, or pairs are not aligned, the real row becomes a complex one of n values, which takes
 // twice the work.
 //
 // x, y: (rows, n) real or (rows, n / 2 + 1) complex, with strides in elements; whole: (rows, n) and pairs: (rows,
 // n / 2), contiguous complex floats; rows = outer * inner.
 //
 // Bottleneck: memory bandwidth.
-#include "butterflies.cuh"
+#include "pairs.cuh"
 #include "storage.cuh"
 #include "strides.cuh"
 
@@ -65,9 +65,9 @@ __global__ void to_real(const float2* whole, T* y, int n, long long inner, long 
 }
 
 // y = the first n / 2 + 1 terms of the transform of real rows, from the transform of their pairs. A thread has terms k
-// and n / 2 - k: the transforms of the even and of the odd elements are the symmetric and antisymmetric parts.
+// and n / 2 - k.
 template <class T>
-__global__ void terms_of_pairs(const float2* pairs, T* y, int n, long long inner, long long rows, Strides y_strides) {
+__global__ void to_terms(const float2* pairs, T* y, int n, long long inner, long long rows, Strides y_strides) {
     using C = typename Complex<T>::type;
     const int m = n / 2;
     const OfThread element(m / 2 + 1);
@@ -76,16 +76,15 @@ __global__ void terms_of_pairs(const float2* pairs, T* y, int n, long long inner
     const float2* z = pairs + element.number * m;
     C* to = reinterpret_cast<C*>(y) + y_strides.row(element.number, inner);
     const float2 a = z[k], b = conjugate(z[k == 0 ? 0 : m - k]);
-    const float2 even = 0.5f * (a + b), odd = 0.5f * swapped(a - b);
-    const float2 turned_odd = turn_of(k, n) * float2{odd.x, -odd.y};
-    narrowed(to[k * y_strides.step], even + turned_odd);
-    if (2 * k != m) narrowed(to[(m - k) * y_strides.step], conjugate(even - turned_odd));
+    const Terms terms = terms_of_pairs(a, b, turn_of(k, n));
+    narrowed(to[k * y_strides.step], terms.low);
+    if (2 * k != m) narrowed(to[(m - k) * y_strides.step], terms.high);
 }
 
 // pairs = the values whose inverse transform has the pairs of a real row, from its n / 2 + 1 terms x. Imaginary parts
 // of terms that must be real are ignored.
 template <class T>
-__global__ void pairs_of_terms(const T* x, float2* pairs, int n, long long inner, long long rows, Strides x_strides) {
+__global__ void from_terms(const T* x, float2* pairs, int n, long long inner, long long rows, Strides x_strides) {
     using C = typename Complex<T>::type;
     const int m = n / 2;
     const OfThread element(m / 2 + 1);
@@ -95,7 +94,7 @@ __global__ void pairs_of_terms(const T* x, float2* pairs, int n, long long inner
     float2* z = pairs + element.number * m;
     float2 a = widened(from[k * x_strides.step]), b = conjugate(widened(from[(m - k) * x_strides.step]));
     if (k == 0) a.y = b.y = 0.0f;
-    const float2 sum = a + b, odd = conjugate(turn_of(k, n)) * (a - b);
-    z[k] = sum + float2{-odd.y, odd.x};
-    if (k != 0 && 2 * k != m) z[m - k] = conjugate(sum) + float2{odd.y, odd.x};
+    const float2 w = turn_of(k, n);
+    z[k] = pair_of_terms(a, b, w);
+    if (k != 0 && 2 * k != m) z[m - k] = pair_of_terms(conjugate(b), conjugate(a), float2{-w.x, w.y});
 }

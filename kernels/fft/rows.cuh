@@ -5,6 +5,7 @@
 // nothing. A real transform of even length n is a complex one of n / 2 values, which are pairs of real ones.
 #pragma once
 
+#include "pairs.cuh"
 #include "passes.cuh"
 #include "strides.cuh"
 
@@ -45,13 +46,11 @@ struct RealRow {
         } else {
             transform<P, true>(group, in, [&](int k, float2 z) { group.at(k) = z; });
             group.sync();
-            // The transforms of the even and of the odd elements are the symmetric and antisymmetric parts of z.
             for (int k = group.thread; k <= M / 2; k += P::THREADS) {
                 const float2 a = group.at(k), b = conjugate(group.at(k == 0 ? 0 : M - k));
-                const float2 even = 0.5f * (a + b), odd = 0.5f * swapped(a - b);
-                const float2 turned_odd = roots<2 * M, M / 2 + 1>.w[k] * float2{odd.x, -odd.y};
-                out(k, even + turned_odd);
-                if (2 * k != M) out(M - k, conjugate(even - turned_odd));
+                const Terms terms = terms_of_pairs(a, b, roots<2 * M, M / 2 + 1>.w[k]);
+                out(k, terms.low);
+                if (2 * k != M) out(M - k, terms.high);
             }
         }
     }
@@ -81,8 +80,7 @@ struct RowToReal {
                     const float2 a = value(k), b = conjugate(value(M - k));
                     const bool mirrored = 2 * k > M;
                     const float2 w = roots<2 * M, M / 2 + 1>.w[mirrored ? M - k : k];
-                    const float2 odd = float2{mirrored ? -w.x : w.x, -w.y} * (a - b);
-                    return swapped(a + b + float2{-odd.y, odd.x});
+                    return swapped(pair_of_terms(a, b, float2{mirrored ? -w.x : w.x, w.y}));
                 },
                 [&](int i, float2 z) { out(i, swapped(z)); });
         }
