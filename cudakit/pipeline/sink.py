@@ -46,13 +46,25 @@ class SinkSpec:
 class Sink:
     """Stores results; the base class of sinks. Each range of items is written once, from any thread.
 
+    A run on a cluster (`run(..., on=client)`) opens the sink in the client's process only, which holds the output's
+    lock and its record. A worker gets a `portion`: a sink of its own for one share of the items, which it writes to a
+    temporary place. The client's process then moves these results into place (`adopt`) and records them, or removes
+    them (`discard`).
+
     Attributes:
         ordered: Whether ranges must be written in order and one at a time.
         forgets: The reason why a run into it cannot be resumed; "" if it can.
+        unit: Each range that is written starts at a multiple of this, and ends at one or at the last item: the items of
+            a stored chunk. It may be known only after `open`.
+        private: The reason why workers of a cluster cannot write to it; "" if they can.
+        promise: For a store in which `adopt` cannot move results into place: the weaker promise, in words.
     """
 
     ordered = False
     forgets = ""
+    unit = 1
+    private = "its class has no portion(), which a worker would write to"
+    promise = ""
     #: The place of a stopped run's finished results, in words.
     where = ""
 
@@ -88,6 +100,32 @@ class Sink:
             start, stop: The first item, and the item after the last.
         """
         return None
+
+    def portion(self, attempt: str) -> Sink:
+        """Return a sink for another process that writes some of this open sink's items to a temporary place. It can be
+        pickled. Its `write` gets the numbers that the items have in the whole run; its `open` and `close` are called
+        there, and its `finish` after the last item, when the data must be on disk.
+
+        Args:
+            attempt: The name of the temporary place, unique in the run: letters, digits and hyphens.
+        """
+        raise NotImplementedError
+
+    def adopt(self, attempt: str, start: int, stop: int) -> None:
+        """Move the items that a finished portion wrote into place, then record them as finished. Called in one thread.
+
+        Args:
+            attempt: The portion's name.
+            start, stop: The first item, and the item after the last.
+        """
+        raise NotImplementedError
+
+    def discard(self, attempt: str) -> None:
+        """Remove the temporary place of a portion that was not adopted, finished or not, if it exists.
+
+        Args:
+            attempt: The portion's name.
+        """
 
     def finish(self, count: int) -> None:
         """Finish the output after all items are written.

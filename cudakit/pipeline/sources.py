@@ -67,12 +67,17 @@ class Source:
         count: Number of items.
         named: Whether the items have names of their own.
         period: No chunk goes across a multiple of this; None for no limit.
+        unit: Reads are fastest if they start and end at multiples of this: the items of a stored chunk.
+        private: The reason why workers of a cluster cannot open it; "" if they can. It is pickled for them, without its
+            open files.
     """
 
     item: Item
     count: int
     named = False
     period: int | None = None
+    unit = 1
+    private = ""
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         """Read a range of items into a contiguous array.
@@ -148,6 +153,8 @@ class FromArray(Source):
     Raises:
         ValueError: If the array has no axes, or `repeats` is below 1.
     """
+
+    private = "it is an array in this process's memory: save it with numpy.save or as Zarr, and pass the path"
 
     def __init__(self, array: HostArray, repeats: int = 1) -> None:
         if array.ndim == 0:
