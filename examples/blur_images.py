@@ -29,6 +29,7 @@ from cudakit.commands import cli, ladder, streamed
 from cudakit.errors import Refused
 from cudakit.families.blur import FAMILY
 from cudakit.measure.rows import BenchReport, Row, Subject
+from cudakit.pipeline.bar import progress_bar
 from cudakit.pipeline.direct import PAGE, Disk, DiskFile, file_system, measure_disk, why_unsupported
 from cudakit.pipeline.file_sinks import npy_header_bytes
 from cudakit.shapes import shape_text
@@ -70,7 +71,7 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     names = [folder / "in" / f"image_{number:06}.npy" for number in range(count)]
     if any((folder / "out").glob("*.npy")) and not (arguments.resume or arguments.anew):
         raise Refused(f"{folder / 'out'} already has results: continue with --resume, or overwrite with --anew")
-    with streamed.progress(console, count) as tell:
+    with progress_bar(console) as tell:
         done = pipeline.run(
             blur, names, folder / "out", devices=device, chunk=chunk, streams=arguments.streams,
             resume=arguments.resume, overwrite=arguments.anew, memory=arguments.memory,
@@ -173,7 +174,7 @@ def direct_row(work, device, place, most_by_default, chunk, arguments, console):
         console.print(
             f"{count:,} images, {given.stat().st_size / 1e9:.1f} GB, made in {time.perf_counter() - begin:.1f} s"
         )
-        with streamed.progress(console, count) as tell:
+        with progress_bar(console) as tell:
             done = pipeline.run(
                 blur, pipeline.FromFile(given, direct=place.direct), pipeline.ToFile(made, direct=place.direct),
                 devices=device, chunk=chunk, streams=arguments.streams, memory=arguments.memory,

@@ -8,8 +8,7 @@ detected.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +21,10 @@ from cudakit.commands.numbered import Workload as Workload
 from cudakit.errors import Refused
 from cudakit.measure.rows import Row, Subject
 from cudakit.measure.timing import wall_clock
+from cudakit.pipeline.bar import progress_bar
 from cudakit.show import outputs, plots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
 
     from cudakit.device import Device
@@ -192,7 +190,7 @@ def pipelined_row(
         raise Refused(str(error)) from error
     row.judge(items.judge(0, whole[: max(1, FULL_BYTES // items.work.nbytes)]))
     judge = Judge(items, row)
-    with progress(console, shape[0]) as tell:
+    with progress_bar(console) as tell:
         done = pipeline.run(
             items.work.function, tuple(sources), judge, outputs=items.work.result, count=shape[0], chunk=chunk,
             readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
@@ -225,22 +223,6 @@ def ways(
         idea=f"{arguments.readers} threads make the items", streams=arguments.streams, chunk=chunk, console=console,
     )  # fmt: skip
     return [*rows, row, generated], done
-
-
-@contextmanager
-def progress(console: Console, total: int | None) -> Iterator[Callable[[pipeline.Progress], None]]:
-    """A bar for `pipeline.run(progress=...)`: items, and GB/s in each direction. Shown only on a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=console.quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-
-        def tell(far: pipeline.Progress) -> None:
-            rate = f"{far.gbps_in:.1f} GB/s in, {far.gbps_out:.1f} GB/s out"
-            bar.update(task, completed=far.items, description=rate)
-
-        yield tell
 
 
 def draw(done: pipeline.PipelineReport, arguments: argparse.Namespace, title: str) -> None:

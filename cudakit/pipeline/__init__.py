@@ -13,7 +13,8 @@ all finished chunks; `resume=True` computes the rest, if the job and the sources
 writes: a second run that writes to them raises `OutputBusy`.
 """
 
-from cudakit.pipeline.chunk import Chunk, Progress
+from cudakit.pipeline.chunk import Chunk, Progress, WorkerProgress
+from cudakit.pipeline.cluster import WorkerLost
 from cudakit.pipeline.entry import run
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
@@ -25,15 +26,43 @@ from cudakit.pipeline.refusals import (
     OutputBusy,
     PipelineRefused,
 )
-from cudakit.pipeline.report import ChunkSpan, Link, PipelineError, PipelineReport
+from cudakit.pipeline.report import ChunkSpan, Link, PipelineError, PipelineReport, WorkerReport
 from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sink import Sink, SinkSpec
 from cudakit.pipeline.sinks import Each, Nowhere, ToArray
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source
 
 __all__ = [
-    "Blocks", "Chunk", "ChunkSpan", "ContentsRefused", "Each", "FileMissing", "FileOccupied", "FileRefused", "Filled",
-    "FromArray", "FromFile", "FromFiles", "Item", "Link", "Nowhere", "OutputBusy", "PipelineError", "PipelineRefused",
-    "PipelineReport", "Progress", "Sink", "SinkSpec", "Source", "ToArray", "ToFile", "ToFolder", "ToMap", "run",
+    "Blocks",
+    "Chunk",
+    "ChunkSpan",
+    "ContentsRefused",
+    "Each",
+    "FileMissing",
+    "FileOccupied",
+    "FileRefused",
+    "Filled",
+    "FromArray",
+    "FromFile",
+    "FromFiles",
+    "Item",
+    "Link",
+    "Nowhere",
+    "OutputBusy",
+    "PipelineError",
+    "PipelineRefused",
+    "PipelineReport",
+    "Progress",
+    "Sink",
+    "SinkSpec",
+    "Source",
+    "ToArray",
+    "ToFile",
+    "ToFolder",
+    "ToMap",
+    "WorkerLost",
+    "WorkerProgress",
+    "WorkerReport",
+    "run",
     "sequential",
 ]  # fmt: skip

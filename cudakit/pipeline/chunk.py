@@ -33,6 +33,21 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class WorkerProgress:
+    """The progress of one worker of a cluster.
+
+    Attributes:
+        name: Its name in the cluster.
+        items: Finished items.
+        rate: Items per second, recently; None if it has finished none.
+    """
+
+    name: str
+    items: int
+    rate: float | None
+
+
+@dataclass(frozen=True)
 class Progress:
     """The progress of a run.
 
@@ -42,6 +57,7 @@ class Progress:
         seconds: Time since the start.
         gbps_in: Mean rate to the devices, in GB/s.
         gbps_out: Mean rate to the host, in GB/s.
+        workers: The workers of a cluster; empty in a run without one.
     """
 
     items: int
@@ -49,3 +65,4 @@ class Progress:
     seconds: float
     gbps_in: float
     gbps_out: float
+    workers: tuple[WorkerProgress, ...] = ()

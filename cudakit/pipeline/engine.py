@@ -30,7 +30,7 @@ from cudakit.pipeline.report import PipelineError, PipelineReport
 from cudakit.pipeline.request import RunRequest
 from cudakit.pipeline.state import Failure, State, Stopped, covered
 from cudakit.pipeline.threads import ChunkReader, ChunkWriter
-from cudakit.pipeline.tickets import Ticket, Tickets
+from cudakit.pipeline.tickets import ChunkOrder, Ticket
 
 if TYPE_CHECKING:
     from cudakit.memory.array import DeviceArray
@@ -44,7 +44,7 @@ class Execution:
     """One run of a request; not reusable."""
 
     def __init__(
-        self, request: RunRequest, layout: BufferLayout, tickets: Tickets, finished: Sequence[Sequence[Range]]
+        self, request: RunRequest, layout: BufferLayout, tickets: ChunkOrder, finished: Sequence[Sequence[Range]]
     ) -> None:
         self.request, self.layout, self.tickets, self.finished = request, layout, tickets, finished
         self.state = State(request.options.timeline)

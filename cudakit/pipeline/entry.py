@@ -6,13 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cudakit.pipeline.bar import progress_bar
 from cudakit.pipeline.chunk import Progress
+from cudakit.pipeline.cluster import ClusterRun, specs_of
 from cudakit.pipeline.engine import Execution
 from cudakit.pipeline.layout import plan
 from cudakit.pipeline.ranges import Range, common
 from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, OutputBusy, PipelineRefused
 from cudakit.pipeline.report import PipelineReport
-from cudakit.pipeline.request import Options, RunRequest
+from cudakit.pipeline.request import Options, RunRequest, devices_of
 from cudakit.pipeline.sink import SinkSpec
 from cudakit.pipeline.sinks import as_sink
 from cudakit.pipeline.sources import Blocks, Source, as_source
@@ -36,9 +38,10 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     finite: bool = False,
-    progress: Callable[[Progress], Any] | None = None,
+    progress: Callable[[Progress], Any] | bool | None = None,
     timeline: bool = False,
     measure: bool | None = None,
+    on: Any = None,
 ) -> PipelineReport:
     """Apply `function` to all items of `sources`, chunk by chunk, and write the results to `sinks`.
 
@@ -55,7 +58,8 @@ def run(
             the first source.
         count: Number of items to process; all if None.
         devices: One Device or several; each chunk goes to the device with the least queued work. The default device if
-            None.
+            None. With `on`: the names of the devices that each worker opens, such as "gpu:0"; if None, each worker
+            opens its part of its host's GPUs.
         chunk: Items per chunk; if None, 64 MiB of items, or fewer if the memory budgets require it.
         streams: Streams per device.
         memory: Device memory for the buffers, in bytes per device; half of the free memory if None.
@@ -64,10 +68,14 @@ def run(
         resume: Continue an earlier run into the same sinks that stopped or was killed.
         overwrite: Start again, and replace existing results.
         finite: Stop with an error if a result is not finite.
-        progress: Called with a `Progress` about ten times per second.
+        progress: True for a bar on the terminal's standard error; or a function that is called with a `Progress` about
+            ten times per second.
         timeline: Record the spans of every chunk in the report.
         measure: Measure the link first, for the report's bound, which takes half a second on a GPU; if None, only if a
-            gigabyte or more is copied.
+            gigabyte or more is copied. With `on`: if True, each worker measures its link.
+        on: A `dask.distributed.Client`, to run in its cluster's workers. The sources and sinks must be such that every
+            worker can open them: paths on shared file systems, URLs, `Filled`. `chunk`, `streams`, `memory`, `readers`
+            and `writers` are those of each worker; `host_memory` is by default divided among the workers of a host.
 
     Returns:
         The report of the run.
@@ -81,24 +89,37 @@ def run(
         TypeError: If an argument has a wrong type.
         OutOfMemory: If the buffers cannot be allocated.
     """
-    options = Options(
-        chunk, streams, memory, host_memory, readers, writers, resume, overwrite, finite, progress, timeline, measure
-    )
-    with (
-        _refused(sources, sinks),
-        contextlib.ExitStack() as undo,
-    ):
+    with contextlib.ExitStack() as bar:
+        tell = bar.enter_context(progress_bar()) if progress is True else progress or None
+        options = Options(
+            chunk, streams, memory, host_memory, readers, writers, resume, overwrite, finite, tell, timeline, measure
+        )
+        return _started(function, sources, sinks, outputs, count, devices, options, on).run()
+
+
+def _started(
+    function: Callable[..., Any], sources: Any, sinks: Any, outputs: Any, count: int | None, devices: Any,
+    options: Options, on: Any,
+) -> Execution | ClusterRun:  # fmt: skip
+    """Check the arguments and open the sinks. Returns the run; after an error, everything is closed."""
+    with _refused(sources, sinks), contextlib.ExitStack() as undo:
         given: list[Source | Blocks] = []
         for source in sources if isinstance(sources, tuple) else [sources]:
             given.append(as_source(source))
             undo.callback(given[-1].close)
         into = [as_sink(sink) for sink in (sinks if isinstance(sinks, (tuple, list)) else (sinks,))]
-        request = RunRequest.of(function, given, into, outputs, count, devices, options)
+        if on is not None:
+            request = RunRequest.of(function, given, into, outputs, count, [], options)
+            cluster = ClusterRun(on, request, specs_of(devices))
+            cluster.prepare(_open_sinks(request, undo))
+            undo.pop_all()
+            return cluster
+        request = RunRequest.of(function, given, into, outputs, count, devices_of(devices), options)
         layout = plan(request)
         finished = _open_sinks(request, undo)
         execution = Execution(request, layout, _tickets(request, layout.chunk, finished), finished)
         undo.pop_all()
-    return execution.run()
+        return execution
 
 
 @contextlib.contextmanager

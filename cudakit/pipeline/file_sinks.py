@@ -24,8 +24,43 @@ from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expe
 from cudakit.pipeline.sources import Item
 
 
+class _FilePortion(Sink):
+    """Writes a worker's share to its place in the file, which the client's process has opened and keeps."""
+
+    def __init__(self, path: Path, offset: int, direct: bool) -> None:
+        self.path, self._offset, self._unbuffered = path.resolve(), offset, direct
+        self._item: Item | None = None
+        self._file: DiskFile | None = None
+
+    def open(self, spec: SinkSpec) -> list[Range]:
+        self._item = spec.item
+        with explained(f"{self.path}, the place for the results,", "use a file system that all workers share"):
+            self._file = DiskFile(self.path, os.O_RDWR, direct=self._unbuffered)
+        return []
+
+    def write(self, start: int, stop: int, items: HostArray) -> None:
+        if self._file is None or self._item is None:
+            raise ValueError(f"{self.path} is not open")
+        self._file.write(items, self._offset + start * self._item.nbytes)
+
+    def finish(self, count: int) -> None:
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
 class _JournaledSink(Sink):
     """Writes items at their offsets in a file, with a journal of the items that are written."""
+
+    private = ""
+    promise = (
+        "the results of a share go straight to their place in the file: they can be written twice, if a worker that "
+        "the cluster lost is still running, with the same bytes if the function is deterministic"
+    )
 
     def __init__(self, path: Path, lock: Path) -> None:
         self.path = path
@@ -74,6 +109,18 @@ class _JournaledSink(Sink):
         else:
             write_whole(self._file, items, offset)
         self._journal.add(start, stop)
+
+    @property
+    def _place(self) -> Path:
+        """The file that the results are written to."""
+        return self.path
+
+    def portion(self, attempt: str) -> Sink:
+        return _FilePortion(self._place, self._offset, self._direct is not None)
+
+    def adopt(self, attempt: str, start: int, stop: int) -> None:
+        if self._journal is not None:  # it is None if an earlier run finished all items
+            self._journal.add(start, stop)
 
     def finish(self, count: int) -> None:
         if self._journal is not None:
@@ -174,6 +221,10 @@ class ToFile(_JournaledSink):
         self._part = self.path.with_name(self.path.name + ".part")
         self._replaces = False
         self.where = str(self._part)
+
+    @property
+    def _place(self) -> Path:
+        return self._part
 
     def _discard(self) -> None:
         self._part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ _TOGETHER = 32  # files per group that is synced to disk
 _SYNCS = 8  # threads that sync
 
 
+_SHARES = ".pipeline-shares"  # the folder of the portions' temporary places
+
+
 class ToFolder(Sink):
     """Writes one `.npy` file per item to a folder. A file gets its name when it is complete and on disk.
 
@@ -34,6 +38,8 @@ class ToFolder(Sink):
     Args:
         path: The folder; it is made if it does not exist.
     """
+
+    private = ""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -145,6 +151,24 @@ class ToFolder(Sink):
             for file in open_files.values():
                 os.close(file)
 
+    def portion(self, attempt: str) -> Sink:
+        shares = self.path.resolve() / _SHARES
+        shares.mkdir(exist_ok=True)
+        return _FolderPortion(shares / attempt)
+
+    def adopt(self, attempt: str, start: int, stop: int) -> None:
+        if self._spec is None:
+            raise ValueError(f"{self.path} is not open")
+        aside = self.path / _SHARES / attempt
+        for number in range(start, stop):
+            place = self._place(self._spec, number)
+            (aside / place.name).replace(place)
+            self._wrote = True
+        aside.rmdir()
+
+    def discard(self, attempt: str) -> None:
+        shutil.rmtree(self.path / _SHARES / attempt, ignore_errors=True)
+
     def finish(self, count: int) -> None:
         self._record.unlink(missing_ok=True)
 
@@ -156,8 +180,25 @@ class ToFolder(Sink):
             with contextlib.suppress(OSError):  # no item is finished, so no record is needed
                 self._record.unlink()
         self._recorded = False
+        if self._spec is not None:  # of this run, or left by one whose process was killed
+            shutil.rmtree(self.path / _SHARES, ignore_errors=True)
         self._spec = None  # its origin holds the sources
         self._lock.release()
+
+
+class _FolderPortion(ToFolder):
+    """Writes the files of a worker's share to a folder of their own, which must not exist. If that is removed, as for a
+    worker that was given up, its next write fails."""
+
+    def open(self, spec: SinkSpec) -> list[Range]:
+        with explained(f"{self.path}, the place for a share,", "use a file system that all workers share"):
+            self.path.mkdir()
+        self._spec, self._header = spec, npy_header_bytes(None, spec.item)
+        self._syncs = ThreadPoolExecutor(_SYNCS, "pipeline sync")
+        return []
+
+    def finish(self, count: int) -> None:
+        """Each file is on disk when it is written."""
 
 
 def _numbers(spec: SinkSpec, results: set[str]) -> list[int]:

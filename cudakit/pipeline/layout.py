@@ -33,11 +33,11 @@ class BufferLayout:
     host_budget: int
 
 
-def plan(request: RunRequest) -> BufferLayout:
+def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
     """Return the layout within the request's budgets of device memory (per device) and pinned memory.
 
-    By default these are half of the free memory, and a quarter of the machine's available memory. Raises ValueError if
-    the requested chunk, or a single item, does not fit.
+    By default these are half of the free memory, and a quarter of the machine's available memory, divided among
+    `neighbours` processes. Raises ValueError if the requested chunk, or a single item, does not fit.
     """
     options, devices, count, chunk = request.options, request.devices, request.total, request.options.chunk
     streams, memory, host_memory = options.streams, options.memory, options.host_memory
@@ -49,7 +49,7 @@ def plan(request: RunRequest) -> BufferLayout:
     on_device = streams * (read + written)
     pinned = in_buffers * read + out_buffers * written
     budget = min(map(_free, devices)) // 2 if memory is None else memory
-    host_budget = _available() // 4 if host_memory is None else host_memory
+    host_budget = _available() // 4 // neighbours if host_memory is None else host_memory
     limits = [
         ("device memory", "memory", budget, on_device),
         ("pinned host memory", "host_memory", host_budget, pinned),

@@ -54,6 +54,32 @@ class Link:
 
 
 @dataclass
+class WorkerReport:
+    """The part of one worker of a cluster in a run.
+
+    Attributes:
+        name: Its name in the cluster.
+        host: The name of its machine.
+        devices: The names of its devices; empty if it was lost.
+        items: Items of the shares that count: those whose results were moved into place.
+        computed: Items it computed, results that were dropped included; None if it was lost.
+        shares: Number of shares that count.
+        gbps_in, gbps_out: GB/s to its devices and from them, while its pipeline existed; None if it was lost.
+        lost: Whether it left the cluster during the run.
+    """
+
+    name: str
+    host: str
+    devices: list[str] = field(default_factory=list)
+    items: int = 0
+    computed: int | None = None
+    shares: int = 0
+    gbps_in: float | None = None
+    gbps_out: float | None = None
+    lost: bool = False
+
+
+@dataclass
 class PipelineReport:
     """The result of a run.
 
@@ -80,6 +106,11 @@ class PipelineReport:
             the device's timer; None if not measured, as on a simulated device.
         link: The measured rates of the link; None if not measured.
         spans: The timeline, if requested.
+        workers: The part of each worker of a cluster; empty in a run without one. The run's busy and waited are sums
+            over them; bytes are those of the shares that count.
+        shares: Number of shares that count, in a run on a cluster.
+        taken: Shares that a worker lost to an idle one before it started them.
+        doubled: Shares that two workers computed at once; the first to finish counts.
     """
 
     devices: list[str]
@@ -101,6 +132,10 @@ class PipelineReport:
     computing: float | None = None
     link: Link | None = None
     spans: list[ChunkSpan] = field(default_factory=list, repr=False)
+    workers: list[WorkerReport] = field(default_factory=list)
+    shares: int = 0
+    taken: int = 0
+    doubled: int = 0
 
     @property
     def bound(self) -> float | None:
@@ -173,6 +208,17 @@ class PipelineReport:
                 + ", ".join(f"{stage} {self.busy[stage]:.3f} s" for stage in STAGES if stage in self.busy)
                 + "; queueing waited "
                 + ", ".join(f"{seconds:.3f} s for {what}" for what, seconds in self.waited.items())
+            )
+        for worker in self.workers:
+            rate = "" if worker.gbps_in is None else f", {worker.gbps_in:.1f} GB/s in, {worker.gbps_out:.1f} GB/s out"
+            on = ", ".join(worker.devices)
+            lines.append(
+                f"worker {worker.name} on {worker.host}{f' ({on})' if on else ''}: {worker.items:,} items in "
+                f"{worker.shares:,} shares{rate}{'; lost' if worker.lost else ''}"
+            )
+        if self.taken or self.doubled:
+            lines.append(
+                f"{self.taken:,} unstarted shares went to an idle worker, {self.doubled:,} were computed by two workers"
             )
         return "\n".join(lines)
 

@@ -73,11 +73,13 @@ class RunRequest:
         sinks: Sequence[Sink],
         outputs: Any,
         count: int | None,
-        devices: Any,
+        devices: Sequence[Device],
         options: Options,
     ) -> RunRequest:
-        """Check arguments of `run` and return the request. Raises ValueError or TypeError if the run cannot succeed."""
-        on = _devices(devices)
+        """Check arguments of `run` and return the request. Raises ValueError or TypeError if the run cannot succeed.
+
+        devices: from `devices_of`; none in the client of a cluster.
+        """
         blocks = next((source for source in sources if isinstance(source, Blocks)), None)
         if blocks is not None and len(sources) > 1:
             raise ValueError("a generator must be the only source: let it yield a tuple of arrays, one per input")
@@ -95,7 +97,7 @@ class RunRequest:
             options = replace(options, writers=1)
         if blocks is not None:
             options = replace(options, readers=1, chunk=options.chunk or blocks.length)
-        return cls(function, sources, sinks, inputs, made, count, on, options)
+        return cls(function, sources, sinks, inputs, made, count, devices, options)
 
     @property
     def blocks(self) -> Blocks | None:
@@ -154,6 +156,7 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
             raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
         if isinstance(sink, ToMap) and sink.path.resolve() in files:
             sink.forgets = "it overwrites its own source, so a chunk that was written cannot be computed again"
+            sink.private = "it overwrites its own source, and a worker's items may have to be computed again"
     places = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
     for place in places:
         if places.count(place) > 1:
@@ -191,7 +194,8 @@ def _bounds_of_first(array: HostArray) -> tuple[int, int]:
     return array.ctypes.data + low, array.ctypes.data + high
 
 
-def _devices(devices: Any) -> list[Device]:
+def devices_of(devices: Any) -> list[Device]:
+    """Return the devices of an argument of `run`. Raises TypeError or ValueError if they cannot run a pipeline."""
     given = devices if isinstance(devices, (tuple, list)) else [] if devices is None else [devices]
     if not all(isinstance(device, Device) for device in given):
         raise TypeError(

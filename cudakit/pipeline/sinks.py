@@ -24,8 +24,15 @@ class Nowhere(Sink):
     """Drops the results after the copy to the host."""
 
     forgets = "a null sink keeps no results"
+    private = ""
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
+        pass
+
+    def portion(self, attempt: str) -> Sink:
+        return Nowhere()
+
+    def adopt(self, attempt: str, start: int, stop: int) -> None:
         pass
 
 
@@ -38,6 +45,7 @@ class Each(Sink):
 
     ordered = True
     forgets = "a function keeps no record of the results it received"
+    private = "its function is in the client's process: write to files, and read them afterwards"
 
     def __init__(self, function: Callable[[int, int, HostArray], Any]) -> None:
         self._function = function
@@ -57,6 +65,7 @@ class ToArray(Sink):
     """
 
     forgets = "an array in memory does not outlive its process"
+    private = "the array is in the client's memory: pass the path of an .npy file, and open it afterwards"
 
     def __init__(self, array: HostArray) -> None:
         if array.ndim == 0:

@@ -66,6 +66,7 @@ class Source:
         item: Shape and dtype of one item.
         count: Number of items.
         named: Whether the items have names of their own.
+        sampled: The most items that `first` reads.
         period: No chunk goes across a multiple of this; None for no limit.
         unit: Reads are fastest if they start and end at multiples of this: the items of a stored chunk.
         private: The reason why workers of a cluster cannot open it; "" if they can. It is pickled for them, without its
@@ -75,6 +76,7 @@ class Source:
     item: Item
     count: int
     named = False
+    sampled = FIRST_BYTES
     period: int | None = None
     unit = 1
     private = ""
@@ -119,11 +121,12 @@ class Source:
         They are a hash of the first items (None if these cannot be read); for files also path, size in bytes, and time
         of the last change in nanoseconds.
         """
-        return {"first": self._first(FIRST_BYTES // max(self.item.nbytes, 1))}
+        return {"first": self.first()}
 
-    def _first(self, most: int) -> str | None:
-        """Return a hash of the first `most` items, or of one item if `most` is 0."""
-        count = min(self.count, max(most, 1))
+    def first(self) -> str | None:
+        """Return a hash of the first items, by which processes see that they read the same ones; None if they cannot be
+        read."""
+        count = min(self.count, max(min(self.sampled, FIRST_BYTES // max(self.item.nbytes, 1)), 1))
         first = np.empty((count, *self.item.shape), self.item.dtype)
         try:
             self.read(0, count, first)
@@ -247,6 +250,14 @@ class FromFile(Source):
                 self._opened()
                 self.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"path": self.path.resolve(), "_file": None}
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
     def _opened(self) -> DiskFile:
         """Return the open file; after `close` it is opened again."""
         with self._lock:
@@ -303,6 +314,9 @@ class FromFiles(Source):
         self._names = None if twice else names
         self.named = not twice
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_paths": [os.path.abspath(path) for path in self._paths]}
+
     @property
     def folders(self) -> set[Path]:
         """The folders of the files."""
@@ -352,6 +366,8 @@ class Filled(Source):
         dtype: The dtype of the elements.
     """
 
+    sampled = FIRST_ITEMS  # because making an item may be slow
+
     def __init__(self, fill: Callable[[int, int, HostArray], Any], count: int, shape: Any, dtype: Any) -> None:
         if count < 0:
             raise ValueError(f"count must be at least 0 items, got {count}")
@@ -361,10 +377,6 @@ class Filled(Source):
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         self._fill(start, stop, into)
-
-    def identity(self) -> dict[str, Any]:
-        """Identify the source by a hash of a few items only, because making an item may be slow."""
-        return {"first": self._first(min(FIRST_ITEMS, FIRST_BYTES // max(self.item.nbytes, 1)))}
 
 
 class Blocks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
 from cudakit.pipeline.files import HostArray
@@ -37,6 +38,15 @@ class Ticket:
     def length(self) -> int:
         """Number of items."""
         return self.stop - self.start
+
+
+class ChunkOrder(Protocol):
+    """The chunks of a run. count: number of all items; None until it is known. skipped: finished by an earlier run."""
+
+    count: int | None
+    skipped: int
+
+    def __iter__(self) -> Iterator[Ticket]: ...
 
 
 class Tickets:
