@@ -44,6 +44,7 @@ JOB_BYTES = 16 << 20  # a function and sources that need more hold data
 _POLL = 0.05  # seconds between looks at the workers' results
 _MEMBERSHIP = 0.5  # seconds between looks at the cluster's workers
 _PATIENCE = 60.0  # seconds without a worker after which the run stops
+_FETCH = 1.0  # seconds to wait for the result of a task that has ended
 _PROGRESS = 0.1
 
 
@@ -170,7 +171,7 @@ class ClusterRun:
             self._assign()
             with contextlib.suppress(queue.Empty):
                 self._settle(self._results.get(timeout=_POLL))
-                while True:  # all that have come
+                for _ in range(self._results.qsize()):
                     self._settle(self._results.get_nowait())
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -212,7 +213,11 @@ class ClusterRun:
             error = assigned.future.exception()
             text = f"worker {self._members[share.worker].name}: {type(error).__name__}: {error}"
             raise self._error(text, "function", share.start, share.stop) from error
-        result = assigned.future.result() if assigned.future.status == "finished" else None
+        try:
+            result = assigned.future.result(timeout=_FETCH) if assigned.future.status == "finished" else None
+        except TimeoutError:  # the worker left with the result, which the look at the members will find, or is slow
+            self._results.put(assigned)
+            return
         if isinstance(result, ShareFailed):
             raise self._failure(result, share)
         if not isinstance(result, ShareDone):  # lost with its worker, or cancelled by Dask
@@ -466,7 +471,7 @@ def specs_of(devices: Any) -> tuple[str, ...]:
     given = (devices,) if isinstance(devices, str) else () if devices is None else tuple(devices)
     if not all(isinstance(spec, str) for spec in given):
         raise TypeError(
-            "devices of a run on a cluster are names that each worker opens, such as 'gpu:0' or 'sim', or None to give "
-            f"each worker its part of its host's GPUs; got {devices!r}"
+            "devices of a run on a cluster are names that each worker opens, such as 'gpu:0' or 'sim', or None for its "
+            f"part of its host's GPUs; got {devices!r}"
         )
     return given

@@ -119,7 +119,7 @@ class Shares:
             member.reports.clear()
 
     def leave(self, worker: str) -> None:
-        """Give a worker no further shares; call `forfeit` for those it has."""
+        """Assign no further shares to a worker; call `forfeit` for those it has."""
         self.members[worker].here = False
 
     def forfeit(self, worker: str) -> list[Share]:
@@ -144,7 +144,7 @@ class Shares:
         member.reports.append((now, member.computed))
 
     def finish(self, share: Share, now: float) -> Share | None:
-        """Record that a share's results are in place. Returns its rival, which is to be stopped."""
+        """Record that a share's results are in place. Returns its rival, which must be stopped."""
         self._settle(share)
         member = self.members[share.worker]
         member.adopted += share.length

@@ -402,7 +402,7 @@ class _Teller:
 
 
 def _cancelled(worker: Any, key: str) -> bool:
-    """Whether Dask no longer wants a task's result: it was cancelled, or its client is gone."""
+    """Whether Dask no longer needs a task's result: it was cancelled, or its client is gone."""
     task = worker.state.tasks.get(key)
     return task is None or task.state in ("cancelled", "resumed", "released", "forgotten")
 
