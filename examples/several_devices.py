@@ -2,7 +2,8 @@
 
 Each chunk goes to the device with the fewest queued chunks. The speed-up of two devices depends on the transfers: each
 device has its own link, but both directions of both links share the host's memory, so a pipeline that copies images in
-and out gains less than one that copies only sums out. The bound of each row is measured with all its devices at once.
+and out gains less than one that copies only sums out. The bound of each row is the rate of bare copies of the same size
+with all its devices at once, in the memory that the row uses, right before and after it; the rows take turns.
 
     python examples/several_devices.py
     python examples/several_devices.py --devices 2 --count 20000 --plot timeline.png
@@ -20,6 +21,8 @@ from cudakit.commands import cli, ladder, streamed
 from cudakit.families.blur import FAMILY as BLUR
 from cudakit.measure.rows import BenchReport, Row, Subject, Verdict
 from cudakit.measure.timing import Spread
+
+ROUNDS = 3  # on GPUs
 
 
 def blur(chunk, images, out):
@@ -110,17 +113,34 @@ def measure(devices, arguments, progress):
     rows = items.inputs[0].sum(-1, dtype=np.float64)
     exact = np.array([rows[place : place + size].sum() for place in items.ring.place(np.arange(count))])
     numbers = sorted({1, len(devices)})
-    for rung, number in enumerate(numbers, 1):
-        row, done = streamed.pipelined_row(
-            items, devices[:number], sources, shape, arguments, name=f"{number} device{'s' * (number > 1)}",
-            rung=rung, idea=f"{arguments.streams} streams each", streams=arguments.streams, chunk=arguments.chunk,
-            console=progress, timeline=bool(arguments.plot),
-        )  # fmt: skip
-        report.rows.append(row)
-    report.ceilings |= streamed.link_ceiling(done)
-    for rung, number in enumerate(numbers, 1):
-        report.rows.append(sums_row(devices[:number], sources[0], exact, count, arguments, rung))
-    return report, done
+    both_ways, one_way = {number: [] for number in numbers}, {number: [] for number in numbers}
+    done = {}
+    for _ in range(arguments.rounds or (ROUNDS if gpu else 1)):
+        for rung, number in enumerate(numbers, 1):
+            row, done[number] = streamed.pipelined_row(
+                items, devices[:number], sources, shape, arguments, name=f"{number} device{'s' * (number > 1)}",
+                rung=rung, idea=f"{arguments.streams} streams each", streams=arguments.streams, chunk=arguments.chunk,
+                console=progress, timeline=bool(arguments.plot),
+            )  # fmt: skip
+            both_ways[number].append(row)
+            one_way[number].append(sums_row(devices[:number], sources[0], exact, count, arguments, rung))
+    report.ceilings |= streamed.link_ceiling(done[numbers[-1]])
+    report.rows += [median_of(rows) for rows in (*both_ways.values(), *one_way.values())]
+    return report, done[numbers[-1]]
+
+
+def median_of(rows):
+    """The row of the median time, or one that failed; with the spread of the times and the median fraction of the
+    bound, which was measured before and after each run."""
+    failed = [row for row in rows if not row.ok]
+    if failed or rows[0].times.device is None:
+        return failed[0] if failed else rows[0]
+    times = [row.times.device.median for row in rows]
+    row = sorted(rows, key=lambda row: row.times.device.median)[len(rows) // 2]
+    shares = [row.rates.of_ceiling for row in rows]
+    row.timed(Spread.of(times), traffic=row.pipeline.bytes_in + row.pipeline.bytes_out)
+    row.rates.of_ceiling = float(np.median(shares))
+    return row
 
 
 def run(arguments):
@@ -142,5 +162,8 @@ if __name__ == "__main__":
         parser, count="default: 15,360; 17 on the simulated device", size="default: 1,024; 24",
         chunk="default: 64 MiB of them; 3",
     )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=cli.positive, metavar="N", help=f"runs of each row, interleaved (default: {ROUNDS} on GPUs)"
+    )
     parser.add_argument("--devices", type=cli.positive, metavar="N", help="devices (default: all; 2 simulated ones)")
     sys.exit(cli.guarded(lambda: run(parser.parse_args())))

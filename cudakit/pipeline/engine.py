@@ -26,7 +26,7 @@ from cudakit.pipeline.chunk import Chunk, Progress
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.layout import BufferLayout
 from cudakit.pipeline.ranges import Range
-from cudakit.pipeline.report import PipelineError, PipelineReport
+from cudakit.pipeline.report import Link, PipelineError, PipelineReport
 from cudakit.pipeline.request import RunRequest
 from cudakit.pipeline.state import Failure, State, Stopped, covered
 from cudakit.pipeline.threads import ChunkReader, ChunkWriter
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _PROGRESS = 0.1  # seconds between calls of the progress function
 _PATIENCE = 2.0  # seconds to wait, after a failure, for a reader that is blocked by its source
+_VIEWS = 64  # chunks of a pinned source that the measurement of the link copies
 _POLL = 0.0002  # seconds between polls while all streams are full
 
 
@@ -69,9 +70,8 @@ class Execution:
         before = process_memory.peak_from_now()
         interrupted: BaseException | None = None
         try:
-            if request.measured and self.timed:
-                self.report.link = link.measure(request.devices, self._copy_bytes())
             self._make()
+            links = [self._link()] if request.measured and self.timed else []
             state.begin = time.perf_counter()
             interrupted = self._work()
             if state.failure is None and interrupted is None:
@@ -82,6 +82,8 @@ class Execution:
             seconds = time.perf_counter() - state.begin
             if state.failure is None and interrupted is None:
                 self._tell(force=True)
+                if links:
+                    self.report.link = link.mean([*links, self._link()])
         finally:
             self._close()
         self._finish(seconds, process_memory.peak() - before)
@@ -160,11 +162,25 @@ class Execution:
         count = self.tickets.count
         return self.tickets.skipped + self.state.items_done if count is None else count
 
-    def _copy_bytes(self) -> int:
-        """Bytes per copy in the measurement of the link: those of a chunk, within the budget of pinned memory."""
+    def _link(self) -> Link:
+        """Measure copies of a chunk's size, within the budget of pinned memory, in the memory that the run uses."""
         layout, request = self.layout, self.request
-        each = max([item.nbytes for item in (*request.inputs, *request.outputs)], default=1) * layout.chunk
-        return max(min(each, layout.host_budget // (2 * len(request.devices))), 1)
+        items = (*request.inputs, *request.outputs)
+        each = max([item.nbytes for item in items], default=1) * layout.chunk
+        nbytes = max(min(each, layout.host_budget // (2 * len(request.devices))), 1)
+        sources, results = (
+            [array for buffer in free for array in buffer.arrays] for free in (self.state.in_free, self.state.out_free)
+        )
+        if not layout.in_buffers and request.blocks is None:
+            context, length = request.devices[0].context, layout.chunk
+            starts = range(0, (request.count or 0) - length + 1, length)[:_VIEWS]
+            views = [source.pinned(context, start, start + length) for source in request.indexed for start in starts]
+            sources = [view for view in views if view is not None]
+        large = [
+            [array.reshape(-1).view(np.uint8)[:nbytes] for array in given if array.nbytes >= nbytes]
+            for given in (sources, results)
+        ]
+        return link.measure(request.devices, nbytes, link.HostMemory(*large))
 
     def _make(self) -> None:
         request, layout = self.request, self.layout

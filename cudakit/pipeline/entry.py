@@ -71,8 +71,8 @@ def run(
         progress: True for a bar on the terminal's standard error; or a function that is called with a `Progress` about
             ten times per second.
         timeline: Record the spans of every chunk in the report.
-        measure: Measure the link first, for the report's bound, which takes half a second on a GPU; if None, only if a
-            gigabyte or more is copied. With `on`: if True, each worker measures its link.
+        measure: Measure the link before and after the run, for the report's bound, which takes a second on a GPU; if
+            None, only if a gigabyte or more is copied. With `on`: if True, each worker measures its link.
         on: A `dask.distributed.Client`, to run in its cluster's workers. The sources and sinks must be such that every
             worker can open them: paths on shared file systems, URLs, `Filled`. `chunk`, `streams`, `memory`, `readers`
             and `writers` are those of each worker; `host_memory` is by default divided among the workers of a host.

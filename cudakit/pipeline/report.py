@@ -30,7 +30,8 @@ class ChunkSpan:
 
 @dataclass
 class Link:
-    """Rates of pinned copies of chunk size, measured without other work in the same run, over all devices together.
+    """Rates of pinned copies of chunk size, measured without other work right before and after the run (the mean), in
+    the memory that it uses, over all devices together.
 
     Attributes:
         h2d: Bytes per second to the devices, alone.

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import cudakit
 from cudakit import graph, ops, pipeline
 from cudakit.pipeline import link
+from cudakit.pipeline.engine import Execution
 from cudakit.pipeline.state import covered
 
 ROWS, COLS = 5, 12
@@ -837,6 +838,34 @@ def test_the_link_is_measured_and_given_back(device) -> None:
     both = pipeline.Link(h2d=50e9, d2h=40e9, both=30e9)
     assert both.seconds(90 * 10**9, 30 * 10**9) == pytest.approx(1 + 60 / 50)
     assert both.seconds(0, 40 * 10**9) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_the_link_is_measured_in_the_memory_of_the_run(device, monkeypatch, pinned) -> None:
+    used, copied = [], []
+    images = np.ones((12, 8, 8), np.float32)
+    source = device.pinned(images.shape, images.dtype) if pinned else images
+    source[:] = images
+
+    def measured(devices, nbytes, memory):
+        used.append((nbytes, [{array.nbytes for array in arrays} for arrays in (memory.sources, memory.results)]))
+        copied.append([array.ctypes.data for array in memory.sources])
+        return pipeline.Link(1.0, 2.0, 1.5)
+
+    def work(execution):
+        assert execution._link().both == 1.5
+        return work_of(execution)
+
+    work_of = Execution._work
+    monkeypatch.setattr(link, "measure", measured)
+    monkeypatch.setattr(Execution, "_work", work)
+    out = np.empty_like(images)
+    pipeline.run(
+        lambda chunk, x, y: ops.scale(x, 2.0, out=y, stream=chunk.stream), source, out, chunk=4, devices=device
+    )
+    assert used == [(4 * 256, [{4 * 256}, {4 * 256}])]
+    assert (source.ctypes.data in copied[0]) == pinned
+    np.testing.assert_array_equal(out, 2 * images)
 
 
 @pytest.mark.parametrize(
