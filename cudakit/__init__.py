@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 tracebacks.install()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "compile.cache": ("CacheWarning",),

@@ -154,7 +154,7 @@ def keep(situation: Situation, choice: Choice, home: str = "") -> Path | None:
     if within is None:
         _warn(f"a tuned configuration is not kept: {cache.why_bypassed(cache.directory())}")
         return None
-    when = choice.when or datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    when = choice.when or datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     entry: dict[str, Any] = {
         "schema": SCHEMA,
         **asdict(situation),

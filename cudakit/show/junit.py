@@ -33,7 +33,7 @@ class Case:
 def text(name: str, cases: Sequence[Case], when: datetime.datetime | None = None) -> str:
     """The document of one suite. when: its time stamp; now if None."""
     name = _printable(name)
-    stamp = when or datetime.datetime.now(datetime.timezone.utc)
+    stamp = when or datetime.datetime.now(datetime.UTC)
     root = ElementTree.Element("testsuites")
     failures, errors, skipped = (
         sum(getattr(case, what) is not None for case in cases) for what in ("failure", "error", "skipped")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -122,10 +123,6 @@ def load(path: Path) -> Mapping[str, Any]:
 
 def load_toml(path: Path) -> Mapping[str, Any]:
     """Read a TOML file. Raises Refused if it does not exist or is not TOML."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     text = read_text(path)
     try:
         document: dict[str, Any] = tomllib.loads(text)

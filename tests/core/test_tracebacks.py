@@ -60,7 +60,7 @@ def test_the_errors_that_led_to_one_are_trimmed_too_and_a_callback_stays(sim: cu
 def test_errors_in_a_group_are_trimmed_too(sim: cudakit.Device) -> None:
     def several() -> None:
         errors = [raised(lambda: sim.zeros(-1)), raised(lambda: [][0])]
-        raise ExceptionGroup("both", errors)  # noqa: F821 (of Python 3.11)
+        raise ExceptionGroup("both", errors)
 
     group = raised(several)
     tracebacks.trim(group)

@@ -35,7 +35,8 @@ def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
 
     def mapa(address: Array, block: Array) -> Array:
         # an invalid rank stays invalid, so that the access reports it
-        high = np.minimum(block, np.uint32(RANK_MASK)).astype(dtype) << dtype(RANK_SHIFT)
+        high: Array = np.minimum(block, np.uint32(RANK_MASK)).astype(dtype)
+        high = np.left_shift(high, dtype(RANK_SHIFT))
         mapped: Array = (address & dtype(keep)) | high
         return mapped
 

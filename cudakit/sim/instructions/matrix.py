@@ -118,8 +118,8 @@ def build_ldmatrix(c: Emitter, instruction: Instruction) -> list[str]:
             words.reshape(-1, 4)[lanes.slots[choice]] = rows
         found = words.reshape(-1, 4, 8, 4)[:, :count]
         if transposed:
-            found = np.ascontiguousarray(found).view(np.uint16).swapaxes(2, 3)
-            found = np.ascontiguousarray(found).view(np.uint32)
+            halves = np.ascontiguousarray(found).view(np.uint16).swapaxes(2, 3)
+            found = np.ascontiguousarray(halves).view(np.uint32)
         return tuple(lanes.unpad(np.ascontiguousarray(found[:, k])) for k in range(count))
 
     return c.store_all(registers, ["b32"] * count, f"{c.bind(load)}(f, {address})")

@@ -77,7 +77,7 @@ def keep_param(site: Site, offset: int, size: int) -> Callable[[Fragment, Any], 
     words = [(MemoryAccess(site, LOCAL, offset + at, 8, 1), get_param(at, 8, 1)) for at in range(0, size, 8)]
 
     def keep(f: Fragment, value: Any) -> None:
-        base = np.uint64(f.frames[-1].local_base)
+        base: Any = np.uint64(f.frames[-1].local_base)
         for access, get in words:
             access.store(f, base, get(value))
 
