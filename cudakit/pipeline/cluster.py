@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from cudakit.errors import CudakitError
 from cudakit.pipeline import process_memory
 from cudakit.pipeline.chunk import Progress, WorkerProgress
-from cudakit.pipeline.ranges import Range, common, gaps
+from cudakit.pipeline.layout import unit_of
+from cudakit.pipeline.ranges import Range, aligned, common, gaps
 from cudakit.pipeline.report import PipelineError, PipelineReport, WorkerReport
 from cudakit.pipeline.request import RunRequest
 from cudakit.pipeline.shares import ItemsLost, Share, Shares
@@ -112,16 +113,14 @@ class ClusterRun:
         done = list(finished[0])
         for ranges in finished[1:]:
             done = common(done, ranges)
-        self._finished = done
-        units = [sink.unit for sink in request.sinks]
-        self._unit = math.lcm(*units) if units else 1
+        unit = unit_of(request)
+        self._finished = done = aligned(done, unit, count)
         chunk = request.options.chunk
-        if chunk is not None:
-            self._unit = math.lcm(self._unit, chunk)
+        self._unit = math.lcm(unit, chunk or 1)
         options = replace(request.options, progress=None, measure=bool(request.options.measure))
         job = Job(
             self._name, request.function, tuple(request.indexed), request.inputs, request.outputs, count,
-            max(-(-count // len(self._members)), 1), math.lcm(*units), request.origin.identity, options,
+            max(-(-count // len(self._members)), 1), unit, request.origin.identity, options,
             f"cudakit-{self._name}",
         )  # fmt: skip
         self._topic = job.topic

@@ -10,8 +10,8 @@ from cudakit.pipeline.bar import progress_bar
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.cluster import ClusterRun, specs_of
 from cudakit.pipeline.engine import Execution
-from cudakit.pipeline.layout import plan
-from cudakit.pipeline.ranges import Range, common
+from cudakit.pipeline.layout import plan, unit_of
+from cudakit.pipeline.ranges import Range, aligned, common
 from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, OutputBusy, PipelineRefused
 from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.request import Options, RunRequest, devices_of
@@ -60,7 +60,9 @@ def run(
         devices: One Device or several; each chunk goes to the device with the least queued work. The default device if
             None. With `on`: the names of the devices that each worker opens, such as "gpu:0"; if None, each worker
             opens its part of its host's GPUs.
-        chunk: Items per chunk; if None, 64 MiB of items, or fewer if the memory budgets require it.
+        chunk: Items per chunk; if None, 64 MiB of items, or fewer if the memory budgets require it. It must be a
+            multiple of the items per stored chunk of each sink; by default it is also one of each source's, if that
+            fits the memory budgets.
         streams: Streams per device.
         memory: Device memory for the buffers, in bytes per device; half of the free memory if None.
         host_memory: Pinned memory for the buffers, in bytes; a quarter of the machine's available memory if None.
@@ -115,8 +117,9 @@ def _started(
             undo.pop_all()
             return cluster
         request = RunRequest.of(function, given, into, outputs, count, devices_of(devices), options)
-        layout = plan(request)
+        layout = plan(request)  # a request that cannot fit opens no sink
         finished = _open_sinks(request, undo)
+        layout = plan(request) if any(sink.unit > 1 for sink in request.sinks) else layout
         execution = Execution(request, layout, _tickets(request, layout.chunk, finished), finished)
         undo.pop_all()
         return execution
@@ -154,7 +157,7 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
             raise ValueError(f"this run cannot be resumed: {kept[0]}")
     finished = []
     for sink, item in zip(request.sinks, request.outputs, strict=True):
-        spec = SinkSpec(item, request.total, request.origin, options.resume, options.overwrite)
+        spec = SinkSpec(item, request.total, request.origin, options.resume, options.overwrite, options.chunk)
         try:
             finished.append(sink.open(spec))
         except OutputBusy:  # not closed: the other run may be writing to the same sink object
@@ -172,4 +175,5 @@ def _tickets(request: RunRequest, chunk: int, finished: list[list[Range]]) -> Ti
     for ranges in finished[1:]:
         done = common(done, ranges)
     periods = [source.period for source in request.indexed if source.period]
-    return Tickets(request.blocks, request.count, chunk, done, periods)
+    unit = unit_of(request)
+    return Tickets(request.blocks, request.count, chunk, aligned(done, unit, request.total), periods, unit)

@@ -6,6 +6,7 @@ next to it, and `resume=True` continues from there. While a run writes, it holds
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 from pathlib import Path
@@ -98,7 +99,7 @@ class _JournaledSink(Sink):
             self._journal = journal
             journal.open(finished)
             self._file = os.open(file, flags, 0o666)
-            journal.follow(self._file)
+            journal.follow(functools.partial(os.fdatasync, self._file))
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._file is None or self._item is None or self._journal is None:

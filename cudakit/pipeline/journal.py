@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def _changes(name: str, before: Any, now: Any) -> list[str]:
 class Journal:
     """The list of a file's finished ranges: a line with the job, then one line per range.
 
-    A line is written after the data of its range is on disk (fdatasync), so it is also valid after a power failure. A
+    A line is written after the data of its range is on disk, so it is also valid after a power failure. A
     thread does this for all ranges added since its last pass, while other threads write. If the process is killed, the
     last line may be incomplete; it is then ignored.
 
@@ -65,7 +65,7 @@ class Journal:
         self.path = path
         self._job = job
         self._file: int | None = None
-        self._data = -1
+        self._sync: Callable[[], None] = lambda: None
         self._have: list[Range] = []
         self._pending: list[Range] = []
         self._writing = self._closing = False
@@ -124,9 +124,9 @@ class Journal:
         write_aside(self.path, "\n".join(lines) + "\n")
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
-    def follow(self, data: int) -> None:
-        """Start the thread that records ranges of the open file `data`, a file descriptor."""
-        self._data = data
+    def follow(self, sync: Callable[[], None]) -> None:
+        """Start the thread that records ranges. sync: returns when all data that was written before is on disk."""
+        self._sync = sync
         self._thread = threading.Thread(target=self._write, name="pipeline journal", daemon=True)
         self._thread.start()
 
@@ -160,7 +160,7 @@ class Journal:
                     return
                 ranges, self._pending, self._writing = self._pending, [], True
             try:
-                os.fdatasync(self._data)
+                self._sync()
                 self._append("".join(f"{start} {stop}\n" for start, stop in ranges).encode())
             except BaseException as error:
                 with self._changed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,8 +39,10 @@ def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
     """Return the layout within the request's budgets of device memory (per device) and pinned memory.
 
     By default these are half of the free memory, and a quarter of the machine's available memory, divided among
-    `neighbours` processes. Raises ValueError if the requested chunk, or a single item, does not fit.
+    `neighbours` processes. A chunk has whole units of the sinks, and of the sources too if the budgets allow it. Raises
+    ValueError if the requested chunk, or a single unit, does not fit.
     """
+    unit = unit_of(request)
     options, devices, count, chunk = request.options, request.devices, request.total, request.options.chunk
     streams, memory, host_memory = options.streams, options.memory, options.host_memory
     staged = request.staged
@@ -61,17 +65,50 @@ def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
             # Several chunks per stream, so that streams overlap.
             chunk = min(chunk, max(-(-count // (4 * slots)), 1))
         chunk = max(min(chunk, most), 1)
+        step = next((step for step in _steps(request, unit) if step <= most), unit)
+        chunk = max(chunk // step * step, step)
+    chunk = -(-chunk // unit) * unit  # a generator's first block may have any length
     if count is not None:
-        chunk = max(min(chunk, count), 1)
+        chunk = min(chunk, max(-(-count // unit), 1) * unit)
     for what, argument, limit, each in limits:
         if chunk * each > limit:
             raise ValueError(
                 f"chunks of {chunk:,} items need {chunk * each:,} bytes of {what} for {streams} streams, and the "
                 f"budget is {limit:,}: "
-                + (f"pass chunk={most:,} or less, fewer streams, " if most > 0 else "pass fewer streams, ")
+                + (f"pass chunk={most // unit * unit:,} or less, fewer streams, " if most >= unit else "")
+                + (f"store at most {most:,} items per chunk of the sinks, " if 0 < most < unit else "")
+                + ("pass fewer streams, " if most < unit else "")
                 + f"or a larger {argument}="
             )
     return BufferLayout(chunk, streams, in_buffers, out_buffers, chunk * on_device, chunk * pinned, host_budget)
+
+
+def unit_of(request: RunRequest) -> int:
+    """Return the least number of items of which every sink stores whole chunks (`Sink.unit`). Raises ValueError if the
+    requested chunk, or a source that repeats its items, does not fit it."""
+    unit = math.lcm(*(sink.unit for sink in request.sinks))
+    chunk, count = request.options.chunk, request.total
+    if chunk is not None and chunk % unit and request.blocks is None and not (count is not None and chunk >= count):
+        below, above = chunk // unit * unit, -(-chunk // unit) * unit
+        raise ValueError(
+            f"chunk must be a multiple of {unit:,}, the items per stored chunk of the sinks, got {chunk:,}: pass "
+            + (f"{below:,} or {above:,}" if below else f"{above:,}")
+            + ", or store fewer items per chunk"
+        )
+    for period in (source.period for source in request.indexed if source.period):
+        if period % unit:
+            raise ValueError(
+                f"a source repeats {period:,} items, which is not a multiple of {unit:,}, the items per stored "
+                f"chunk of the sinks: store {math.gcd(period, unit):,} items per chunk, or repeat the items in an array"
+            )
+    return unit
+
+
+def _steps(request: RunRequest, unit: int) -> Iterator[int]:
+    """Yield multiples of `unit` that read whole stored chunks, of all sources and then of each."""
+    units = [source.unit for source in request.indexed]
+    yield math.lcm(unit, *units)
+    yield from sorted((math.lcm(unit, each) for each in units), reverse=True)
 
 
 def _free(device: Device) -> int:

@@ -31,6 +31,14 @@ def covers(ranges: Iterable[Range], start: int, stop: int) -> bool:
     return start >= stop or any(s <= start and stop <= e for s, e in ranges)
 
 
+def aligned(ranges: Iterable[Range], unit: int, count: int | None) -> list[Range]:
+    """Return the whole units of the merged ranges: the parts that start at a multiple of `unit`, and end at one or at
+    `count`, the number of items (None if it is unknown)."""
+    return merged(
+        (-(-start // unit) * unit, stop if stop == count else stop // unit * unit) for start, stop in ranges
+    )  # fmt: skip
+
+
 def left(finished: Iterable[Range], count: int, chunk: int, periods: Iterable[int] = ()) -> Iterator[Range]:
     """Yield chunks of at most `chunk` items, with the items of 0..count outside the merged ranges `finished`.
 

@@ -22,6 +22,8 @@ class SinkSpec:
         origin: The sources.
         resume: Keep the results that an earlier run finished.
         overwrite: Discard the results of an earlier run.
+        chunk: Items per chunk of the run, if requested; or the length of a generator's first block. None if the run
+            chooses it.
     """
 
     item: Item
@@ -29,6 +31,7 @@ class SinkSpec:
     origin: RunOrigin
     resume: bool = False
     overwrite: bool = False
+    chunk: int | None = None
 
     def label(self, number: int) -> str:
         """Return the name of an item.

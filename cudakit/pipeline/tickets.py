@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range, covers, left
@@ -53,13 +55,15 @@ class Tickets:
     """The chunks of a run in order.
 
     count: number of all items; None until a generator has ended or yielded as many as requested. skipped: number of
-    items that an earlier run has finished.
+    items that an earlier run has finished. unit: every chunk starts at a multiple of it, and ends at one or at the end;
+    `chunk` is a multiple of it. done: finished ranges, in whole units.
     """
 
     def __init__(
-        self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int]
-    ) -> None:
-        self._blocks, self._chunk, self._done, self._periods = blocks, chunk, done, periods
+        self, blocks: Blocks | None, count: int | None, chunk: int, done: Sequence[Range], periods: Sequence[int],
+        unit: int = 1,
+    ) -> None:  # fmt: skip
+        self._blocks, self._chunk, self._done, self._periods, self._unit = blocks, chunk, done, periods, unit
         self._most, self.count = count, count if blocks is None else None
         self.skipped = sum(stop - start for start, stop in done)
 
@@ -69,13 +73,9 @@ class Tickets:
             yield from (Ticket(index, start, stop) for index, (start, stop) in enumerate(ranges))
             return
         index = start = 0
-        for block in self._blocks:
+        for block in self._regrouped(self._blocks) if self._unit > 1 else self._blocks:
             stop = start + len(block[0])
-            if stop - start > self._chunk:
-                raise ValueError(
-                    f"a block must have at most {self._chunk:,} items, the chunk size, got {stop - start:,}: pass "
-                    "chunk= as large as the largest block"
-                )
+            self._expect_short(stop - start)
             if self._most is not None and stop > self._most:
                 stop = self._most
                 block = tuple(array[: stop - start] for array in block)
@@ -86,3 +86,25 @@ class Tickets:
             if start == self._most:
                 break
         self.count = start
+
+    def _expect_short(self, length: int) -> None:
+        if length > self._chunk:
+            raise ValueError(
+                f"a block must have at most {self._chunk:,} items, the chunk size, got {length:,}: pass chunk= as "
+                "large as the largest block"
+            )
+
+    def _regrouped(self, blocks: Blocks) -> Iterator[tuple[HostArray, ...]]:
+        """Yield the items of a generator in blocks of whole units; only the last one may be shorter."""
+        kept: tuple[HostArray, ...] = ()
+        for block in blocks:
+            self._expect_short(len(block[0]))
+            if kept:
+                block = tuple(np.concatenate(parts) for parts in zip(kept, block, strict=True))
+            whole = len(block[0]) // self._unit * self._unit
+            for start in range(0, whole, self._chunk):
+                yield tuple(array[start : min(start + self._chunk, whole)] for array in block)
+            # copied, because the generator may use its array for the next block
+            kept = tuple(array[whole:].copy() for array in block) if whole < len(block[0]) else ()
+        if kept:
+            yield kept
