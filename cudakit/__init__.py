@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cudakit.driver.stream import Event, Stream
     from cudakit.errors import (
         Closed,
+        CollectiveTimeout,
         CompileError,
         ContextLost,
         CudaError,
@@ -59,6 +60,7 @@ _HOMES = {
     "device": ("Device",),
     "errors": (
         "Closed",
+        "CollectiveTimeout",
         "CompileError",
         "ContextLost",
         "CudaError",
@@ -95,6 +97,7 @@ _MODULES = frozenset(
         "measure",
         "nvtx",
         "ops",
+        "parallel",
         "pipeline",
         "profiling",
         "sim",
@@ -106,6 +109,7 @@ _MODULES = frozenset(
 __all__ = [
     "CacheWarning",
     "Closed",
+    "CollectiveTimeout",
     "CompileError",
     "Compiled",
     "Context",

@@ -272,6 +272,14 @@ class DeviceUnavailable(CudakitError):
     """The requested device does not exist; the text says what is missing."""
 
 
+class CollectiveTimeout(CudakitError):
+    """A collective did not end in time; the text says which one, and which ranks are missing.
+
+    A process of the communicator has ended or hangs, or the ranks make their calls in different orders. The
+    communicator was aborted and cannot be used any more.
+    """
+
+
 class GradientError(CudakitError):
     """A tensor that requires gradients was passed to an operation without a gradient; the text says what to do."""
 

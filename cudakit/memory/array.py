@@ -375,7 +375,8 @@ class DeviceArray(Strided):
 
     @nvtx.range("copy P2P")
     def _copy_from_peer(self, source: DeviceArray, on: Stream) -> None:
-        """Copy between two GPUs: directly if both arrays are contiguous, else through contiguous copies."""
+        """Copy between two GPUs: directly if both arrays are contiguous, or this one has access to the other and few
+        pieces are strided; else through contiguous copies."""
         if source.is_contiguous and self.is_contiguous:
             self.context.call(
                 "cuMemcpyPeerAsync",
@@ -387,6 +388,10 @@ class DeviceArray(Strided):
                 on.expect_open(),
             )
             return
+        if self.context.can_access(source.context):
+            to, from_ = (self.pointer, self.strides), (source.pointer, source.strides)
+            if copies.device_to_device(self.context, on.expect_open(), self.shape, self.itemsize, to, from_):
+                return
         if not source.is_contiguous:
             # The source is packed on its own stream; `on` waits for it.
             there = source._on(None)
