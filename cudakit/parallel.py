@@ -25,6 +25,7 @@ from cudakit.driver.stream import Stream
 from cudakit.families.gemm import gemm
 from cudakit.families.softmax_problem import row_and_column
 from cudakit.family import CPP, ceil_div, cpp_bool
+from cudakit.launch.strides import strided
 from cudakit.libs import nccl
 from cudakit.libs.collectives import expect_operand
 from cudakit.libs.nccl import Communicator
@@ -35,6 +36,7 @@ from cudakit.memory.array import DeviceArray
 #: Blocks of rows per product, unless the caller passes others.
 BLOCKS = 5
 _UNIT = 128  # blocks of large products are multiples of this many rows, a whole number of every kernel's tiles
+_PAIR = 8  # bytes: a maximum and a sum in float32
 _SOURCE = "parallel/row_split_softmax.cu"
 
 
@@ -237,19 +239,19 @@ def softmax(
     if not rows:
         return list(out)
     pairs = [
-        memory.empty(rank.context, stream, (size, rows, 2), np.dtype(np.float32))
+        memory.empty(rank.context, stream, (size, rows, _PAIR), np.dtype(np.uint8))
         for rank, stream in zip(ranks, on, strict=True)
     ]
     kernels = [_softmax_kernels(rank, one.dtype.name, mask is not None) for rank, one in zip(ranks, x, strict=True)]
     for rank, stream, one, (seen, steps), pair, (sums, _) in zip(ranks, on, x, masks, pairs, kernels, strict=True):
-        args = (one, seen, pair[rank.rank], *row_and_column(one.strides_elements), *steps, one.shape[1])
+        args = (strided(one), strided(seen), pair[rank.rank], *row_and_column(one.strides_elements), *steps, one.shape[1])
         sums.launch(stream, grid=rows, block=_block(one), args=args)
     with nccl.group():
         for rank, stream, pair in zip(ranks, on, pairs, strict=True):
             rank.all_gather(stream, pair[rank.rank], out=pair)
     for stream, one, (seen, steps), pair, result, (_, scale) in zip(on, x, masks, pairs, out, kernels, strict=True):
         lies = (*row_and_column(one.strides_elements), *steps, *row_and_column(result.strides_elements))
-        args = (one, seen, result, pair, *lies, rows, one.shape[1], size)
+        args = (strided(one), strided(seen), strided(result), pair, *lies, rows, one.shape[1], size)
         scale.launch(stream, grid=rows, block=_block(one), args=args)
     _close(pairs)
     return list(out)
@@ -341,7 +343,8 @@ def _block(x: DeviceArray) -> int:
 def _softmax_kernels(rank: Communicator, dtype: str, masked: bool) -> tuple[Any, Any]:
     kept = rank.device.kept.get(("row-split softmax", dtype, masked))
     if kept is None:
-        names = [f"{kernel}<{CPP[dtype]}, {cpp_bool(masked)}>" for kernel in ("local_sums", "scale")]
+        types = f"{CPP[dtype]}, {'bool' if masked else CPP[dtype]}, {cpp_bool(masked)}"
+        names = [f"{kernel}<{types}>" for kernel in ("local_sums", "scale")]
         module = rank.device.compile(_SOURCE, names=names)
         kept = rank.device.kept["row-split softmax", dtype, masked] = tuple(module[name] for name in names)
     first, second = kept

@@ -68,10 +68,11 @@ def enqueue(
     reads: Sequence[DeviceOperand],
     writes: Sequence[DeviceOperand],
 ) -> None:
-    """Queue `work` on a stream. It may only read and write the operands `reads` and `writes`."""
+    """Queue `work` on a stream, unless all of `writes` are empty. It may only read `reads` and write `writes`; with no
+    `writes` it only reads."""
     read = [rows for place in reads for rows in place.rows()]
     written = [rows for place in writes for rows in place.rows()]
-    if written:
+    if written or not writes:
 
         def quietly() -> None:
             with np.errstate(all="ignore"):  # infinities and NaN are valid results

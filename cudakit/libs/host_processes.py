@@ -214,12 +214,12 @@ def _read(call: Call) -> bytes:
     """Return the bytes of a call's source, after the earlier work of its stream."""
     if call.source is None or call.form.root not in (-1, call.communicator.rank):
         return b""
-    source, read = _operand(call.source), []
-    nothing = DeviceOperand(call.context, 0, np.uint8, (0,), (1,))
-    host.enqueue(
-        call.context, int(call.stream), f"nccl.{call.form.kind}", lambda: read.append(source.view().tobytes()),
-        [source], [nothing],
-    )  # fmt: skip
+    source, read = _operand(call.source), list[bytes]()
+
+    def work() -> None:
+        read.append(source.view().tobytes())
+
+    host.enqueue(call.context, int(call.stream), f"nccl.{call.form.kind}", work, [source], [])
     call.stream.synchronize()
     return b"".join(read)
 

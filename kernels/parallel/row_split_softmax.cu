@@ -14,6 +14,15 @@
 #include "../common/online.cuh"
 #include "../common/reduce.cuh"
 
+// Without a mask the mask pointer is never read: the caller passes x, and M is T.
+template <bool MASKED, class M>
+__device__ __forceinline__ bool is_seen(const M* mask, int64 place) {
+    if constexpr (MASKED)
+        return mask[place];
+    else
+        return true;
+}
+
 __device__ __forceinline__ Online block_merge(Online share, float* maxima, float* sums) {
     const float maximum = warps_reduce_block(share.maximum, maxima, Max());
     const float shift = online_shift(maximum);
@@ -21,29 +30,29 @@ __device__ __forceinline__ Online block_merge(Online share, float* maxima, float
 }
 
 // grid: rows, block: a multiple of 32
-template <class T, bool MASKED>
-__global__ void __launch_bounds__(1024) local_sums(const T* x, const bool* mask, Online* pairs, int64 x_row,
+template <class T, class M, bool MASKED>
+__global__ void __launch_bounds__(1024) local_sums(const T* x, const M* mask, Online* pairs, int64 x_row,
     int64 x_col, int64 mask_row, int64 mask_col, int64 cols) {
     __shared__ float maxima[kWarp], sums[kWarp];
     const int64 row = blockIdx.x;
     Online share = online_empty();
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x)
-        if (!MASKED || mask[row * mask_row + c * mask_col])
+        if (is_seen<MASKED>(mask, row * mask_row + c * mask_col))
             share = online_add(share, static_cast<float>(x[row * x_row + c * x_col]));
     const Online total = block_merge(share, maxima, sums);
     if (threadIdx.x == 0) pairs[row] = total;
 }
 
 // grid: rows, block: a multiple of 32
-template <class T, bool MASKED>
-__global__ void __launch_bounds__(1024) scale(const T* x, const bool* mask, T* y, const Online* pairs, int64 x_row,
+template <class T, class M, bool MASKED>
+__global__ void __launch_bounds__(1024) scale(const T* x, const M* mask, T* y, const Online* pairs, int64 x_row,
     int64 x_col, int64 mask_row, int64 mask_col, int64 y_row, int64 y_col, int64 rows, int64 cols, int devices) {
     const int64 row = blockIdx.x;
     Online total = online_empty();
     for (int i = 0; i < devices; ++i) total = online_merge(total, pairs[i * rows + row]);
     const float factor = 1.0f / total.sum;
     for (int64 c = threadIdx.x; c < cols; c += blockDim.x) {
-        const bool seen = !MASKED || mask[row * mask_row + c * mask_col];
+        const bool seen = is_seen<MASKED>(mask, row * mask_row + c * mask_col);
         const float value = static_cast<float>(x[row * x_row + c * x_col]);
         y[row * y_row + c * y_col] = static_cast<T>(seen ? expf(value - total.maximum) * factor : 0.0f);
     }
