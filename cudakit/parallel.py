@@ -57,9 +57,9 @@ def row_blocks(rows: int, count: int = BLOCKS) -> list[int]:
     if count == 1 or rows < 2:
         return [rows] if rows else []
     unit = _UNIT if rows >= 4 * count * _UNIT else 1
-    each = ceil_div(ceil_div(4 * rows, 4 * count - 3), unit) * unit
-    cuts = [*range(0, rows, each), rows]
-    return [stop - start for start, stop in itertools.pairwise(cuts)]
+    last = max(1, round(rows / (4 * count - 3) / unit)) * unit
+    cuts = [(rows - last) * i // (count - 1) // unit * unit for i in range(count - 1)] + [rows - last, rows]
+    return [stop - start for start, stop in itertools.pairwise(cuts) if stop > start]
 
 
 def column_product(
@@ -69,6 +69,7 @@ def column_product(
     b: Sequence[DeviceArray],
     out: Sequence[DeviceArray] | None = None,
     *,
+    columns: Sequence[int] | None = None,
     blocks: int | Sequence[int] = BLOCKS,
     variant: str = "auto",
     scratch: Sequence[DeviceArray] | None = None,
@@ -82,13 +83,14 @@ def column_product(
         streams: The stream of each rank's products.
         ranks: The communicators of this process.
         a: All of A on each rank, (m, k); float32, float16 or bfloat16.
-        b: Each rank's columns of B, (k, n / size); rank r has the r-th part.
+        b: Each rank's columns of B, (k, columns[rank]), in the order of the ranks.
         out: The results, (m, n) on each rank, contiguous; new arrays if None.
+        columns: The number of columns of every rank, of all processes; equal numbers if None.
         blocks: The number of blocks (see `row_blocks`), or the extent of each. More blocks leave less of the
             all-gather without a product to overlap with; each block costs a launch and a call of NCCL.
         variant: The variant of `ops.gemm`, or "auto".
-        scratch: Memory for the gathered blocks, contiguous, at least m * n elements of the operands' dtype per rank,
-            for example of `nccl.registered`; if None it is allocated in stream order.
+        scratch: Memory for the gathered blocks, contiguous, of the operands' dtype, for example of `nccl.registered`:
+            at least m * size * max(columns) elements per rank. If None it is allocated in stream order.
 
     Returns:
         `out`.
@@ -98,32 +100,40 @@ def column_product(
         TypeError: If dtypes do not fit, or an operand is not a device array; nothing was queued.
     """
     on = _streams(streams, ranks)
-    _expect_lists("column_product", ranks, a=a, b=b)
-    (m, _), width = a[0].shape, b[0].shape[1]
-    size = ranks[0].size
-    n = size * width
+    _expect_products("column_product", ranks, a, b, equal_columns=False)
+    m, size = a[0].shape[0], ranks[0].size
+    widths = [b[0].shape[1]] * size if columns is None else list(columns)
+    for rank, part in zip(ranks, b, strict=True):
+        if len(widths) != size or part.shape[1] != widths[rank.rank]:
+            raise ValueError(
+                f"column_product: rank {rank.rank} has {part.shape[1]} columns of B, but columns are {widths} for "
+                f"{size} ranks: pass the number of columns of every rank as columns="
+            )
+    places = [0, *itertools.accumulate(widths)]
+    n, widest = places[-1], max(widths)
     out = _outputs("column_product", on, ranks, out, (m, n), a[0].dtype)
     if size == 1:
         return [gemm(a[0], b[0], out[0], variant=variant, stream=on[0])]
-    cuts = _cuts(m, blocks)
+    cuts, row = _cuts(m, blocks), size * widest
     if scratch is None:
-        kept = [
-            memory.empty(rank.context, stream, (m * n,), a[0].dtype) for rank, stream in zip(ranks, on, strict=True)
-        ]
+        kept = [memory.empty(one.context, stream, (m * row,), one.dtype) for one, stream in zip(a, on, strict=True)]
     else:
-        kept = [_flat(rank, each, m * n, a[0].dtype) for rank, each in zip(ranks, scratch, strict=True)]
+        kept = [_flat(rank, each, m * row, a[0].dtype) for rank, each in zip(ranks, scratch, strict=True)]
+    if min(widths) < widest:
+        for each, stream in zip(kept, on, strict=True):
+            each.fill(0, stream)  # NCCL gathers equal parts, so those of fewer columns are padded
     for first, last in cuts:
-        gathered = [each[first * n : last * n].reshape(size, last - first, width) for each in kept]
+        gathered = [each[first * row : last * row].reshape(size, last - first, widest) for each in kept]
         for rank, stream, one, other, part in zip(ranks, on, a, b, gathered, strict=True):
-            gemm(one[first:last], other, part[rank.rank], variant=variant, stream=stream)
+            result = part[rank.rank][:, : widths[rank.rank]]
+            gemm(one[first:last], other, result, variant=variant, stream=stream)
             rank.side_stream.wait(stream)
         with nccl.group():
             for rank, part in zip(ranks, gathered, strict=True):
                 rank.all_gather(rank.side_stream, part[rank.rank], out=part)
-        for rank, part, result in zip(ranks, gathered, out, strict=True):
-            for place in range(size):
-                columns = slice(place * width, (place + 1) * width)
-                result[first:last, columns].copy_from(part[place], rank.side_stream)
+        for rank, part, whole in zip(ranks, gathered, out, strict=True):
+            for source, (start, stop) in enumerate(itertools.pairwise(places)):
+                whole[first:last, start:stop].copy_from(part[source][:, : stop - start], rank.side_stream)
     _join(on, ranks)
     if scratch is None:
         _close(kept)
@@ -164,7 +174,7 @@ def row_product(
         TypeError: If dtypes do not fit, or an operand is not a device array; nothing was queued.
     """
     on = _streams(streams, ranks)
-    _expect_lists("row_product", ranks, a=a, b=b)
+    _expect_products("row_product", ranks, a, b, equal_columns=True)
     m, n, size = a[0].shape[0], b[0].shape[1], ranks[0].size
     if scatter and m % size:
         raise ValueError(f"row_product: the {m} rows must be a multiple of the {size} ranks to be scattered: pad A")
@@ -208,7 +218,7 @@ def softmax(
         x: Each rank's columns, (rows, columns), any strides; float32, float16 or bfloat16. The numbers of columns may
             differ.
         out: The results, with the shapes and dtypes of `x`, which they may be; new arrays if None.
-        mask: Bool arrays that broadcast to `x`; False hides an element, whose result is 0.
+        mask: Bool arrays that broadcast to `x`; False hides an element. The result of a completely hidden row is 0.
 
     Returns:
         `out`.
@@ -244,14 +254,21 @@ def softmax(
     ]
     kernels = [_softmax_kernels(rank, one.dtype.name, mask is not None) for rank, one in zip(ranks, x, strict=True)]
     for rank, stream, one, (seen, steps), pair, (sums, _) in zip(ranks, on, x, masks, pairs, kernels, strict=True):
-        args = (strided(one), strided(seen), pair[rank.rank], *row_and_column(one.strides_elements), *steps, one.shape[1])
+        args = (
+            strided(one),
+            strided(seen),
+            pair[rank.rank],
+            *row_and_column(one.strides_elements),
+            *steps,
+            one.shape[1],
+        )
         sums.launch(stream, grid=rows, block=_block(one), args=args)
     with nccl.group():
         for rank, stream, pair in zip(ranks, on, pairs, strict=True):
             rank.all_gather(stream, pair[rank.rank], out=pair)
     for stream, one, (seen, steps), pair, result, (_, scale) in zip(on, x, masks, pairs, out, kernels, strict=True):
-        lies = (*row_and_column(one.strides_elements), *steps, *row_and_column(result.strides_elements))
-        args = (strided(one), strided(seen), strided(result), pair, *lies, rows, one.shape[1], size)
+        both = (*row_and_column(one.strides_elements), *steps, *row_and_column(result.strides_elements))
+        args = (strided(one), strided(seen), strided(result), pair, *both, rows, one.shape[1], size)
         scale.launch(stream, grid=rows, block=_block(one), args=args)
     _close(pairs)
     return list(out)
@@ -273,24 +290,25 @@ def _expect_list(name: str, ranks: Sequence[Communicator], argument: str, arrays
         raise ValueError(f"{name}: {argument} must have one array per communicator, {len(ranks)}, got {len(arrays)}")
 
 
-def _expect_lists(name: str, ranks: Sequence[Communicator], **operands: Sequence[Any]) -> None:
-    """Raise ValueError or TypeError unless there is one product, of equal shapes and dtypes, per rank."""
-    for argument, arrays in operands.items():
+def _expect_products(
+    name: str, ranks: Sequence[Communicator], a: Sequence[Any], b: Sequence[Any], *, equal_columns: bool
+) -> None:
+    """Raise ValueError or TypeError unless there is one product per rank, with equal dtypes and shapes, except the
+    columns of b."""
+    for argument, arrays in (("a", a), ("b", b)):
         _expect_list(name, ranks, argument, arrays)
-    kinds = set()
-    for one, other in zip(*operands.values(), strict=True):
-        for argument, array in zip(operands, (one, other), strict=True):
+        for array in arrays:
             if not isinstance(array, DeviceArray):
                 raise TypeError(f"{name}: {argument} has a {type(array).__name__}; pass device arrays")
             if array.ndim != 2:
                 raise ValueError(f"{name}: {argument} must have 2-D arrays, got shape {array.shape}")
+    kinds = set()
+    for one, other in zip(a, b, strict=True):
         product_shape(one.shape, other.shape)
-        kinds.add((one.shape, other.shape, one.dtype, other.dtype))
+        kinds.add((one.shape, other.shape if equal_columns else other.shape[0], one.dtype, other.dtype))
     if len(kinds) > 1:
-        raise ValueError(
-            f"{name}: all ranks need operands of equal shapes and dtypes, got "
-            + "; ".join(f"{of_a} {kind_a} @ {of_b} {kind_b}" for of_a, of_b, kind_a, kind_b in sorted(kinds, key=str))
-        )
+        said = "; ".join(f"{x.shape} {x.dtype} @ {y.shape} {y.dtype}" for x, y in zip(a, b, strict=True))
+        raise ValueError(f"{name}: all ranks need operands of equal shapes and dtypes, got {said}")
 
 
 def _outputs(

@@ -139,7 +139,7 @@ def broken(why: str) -> CudakitError:
 
 
 def results(form: Form, rank: int, parts: Mapping[int, Array]) -> Array | None:
-    """Return the flat result of one rank, or None if it has none. parts: the flat sources by rank."""
+    """Return the flat result of one rank, or None if the rank gets no data. parts: the flat sources by rank."""
     if form.kind == "all_reduce":
         return _reduced(form, parts)
     if form.kind == "reduce_scatter":
