@@ -80,8 +80,8 @@ def disk_row(items, device, folder, count, chunk, arguments, console):
     row.streamed(done)
     judge = streamed.Judge(items, row, full=True)
     for number in range(count):
-        judge(number, number + 1, np.load(folder / "out" / f"image_{number:06}.npy")[None])
-    judge.finish(count)
+        judge.write(number, number + 1, np.load(folder / "out" / f"image_{number:06}.npy")[None])
+    judge.settle(count)
     return row
 
 
@@ -184,10 +184,10 @@ def direct_row(work, device, place, most_by_default, chunk, arguments, console):
         results = np.load(made, mmap_mode="r")
         judge, whole = streamed.Judge(items, row), streamed.Judge(items, row, full=True)
         for number in range(count):
-            judge(number, number + 1, results[number : number + 1])
+            judge.write(number, number + 1, results[number : number + 1])
             if number % max(1, count // 32) == 0:
-                whole(number, number + 1, results[number : number + 1])
-        judge.finish(count)
+                whole.write(number, number + 1, results[number : number + 1])
+        judge.settle(count)
         del results
     after = place.measure(block, readers)
     console.print(f"after the run: {rates(after)}")

@@ -8,6 +8,7 @@ detected.
 from __future__ import annotations
 
 import argparse
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -110,24 +111,31 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         plots.check(path)
 
 
-class Judge:
-    """A sink that compares the results with the reference: one row of each item, or all rows if `full`."""
+class Judge(pipeline.Sink):
+    """A sink that compares the results with the reference: one row of each item, or all rows if `full`.
+
+    Several threads may write to it: one alone can be slower than two devices, on a host that others use too.
+    """
+
+    forgets = "it compares the results, and keeps none"
 
     def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
         self._judge, self._row = items.judge if full else items.judge_rows, row
         row.verdict.max_abs_error = row.verdict.max_rel_error = 0.0
         self.seen = 0
+        self._lock = threading.Lock()
 
-    def __call__(self, start: int, stop: int, results: Host) -> None:
-        verdict = self._judge(start, results)
-        row, worst = self._row, self._row.verdict
-        worst.max_abs_error = max(worst.max_abs_error or 0.0, verdict.max_abs_error)
-        worst.max_rel_error = max(worst.max_rel_error or 0.0, verdict.max_rel_error)
-        if not verdict.ok and row.ok is not False:
-            row.fail(f"items {start} to {stop - 1}: {verdict.why}")
-        self.seen += stop - start
+    def write(self, start: int, stop: int, items: Host) -> None:
+        verdict = self._judge(start, items)
+        with self._lock:
+            row, worst = self._row, self._row.verdict
+            worst.max_abs_error = max(worst.max_abs_error or 0.0, verdict.max_abs_error)
+            worst.max_rel_error = max(worst.max_rel_error or 0.0, verdict.max_rel_error)
+            if not verdict.ok and row.ok is not False:
+                row.fail(f"items {start} to {stop - 1}: {verdict.why}")
+            self.seen += stop - start
 
-    def finish(self, count: int) -> None:
+    def settle(self, count: int) -> None:
         """Pass only if every item was compared."""
         if self.seen != count:
             self._row.fail(f"{self.seen} of {count} items were returned")
@@ -154,9 +162,9 @@ def sequential_row(
     sources = items.resident(device, shape[0], pinned=pinned)
     done = pipeline.sequential(
         items.work.function, sources, items.work.result, device=device, chunk=chunk, count=shape[0], pinned=pinned,
-        sink=judge,
+        sink=judge.write,
     )  # fmt: skip
-    judge.finish(shape[0])
+    judge.settle(shape[0])
     row.streamed(done)
     return row
 
@@ -193,9 +201,10 @@ def pipelined_row(
     with progress_bar(console) as tell:
         done = pipeline.run(
             items.work.function, tuple(sources), judge, outputs=items.work.result, count=shape[0], chunk=chunk,
-            readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
+            readers=arguments.readers, writers=2 * len(devices), progress=tell, timeline=timeline, measure=True,
+            **options,
         )  # fmt: skip
-    judge.finish(shape[0])
+    judge.settle(shape[0])
     row.streamed(done)
     budget = done.host_bytes if arguments.host_memory is None else arguments.host_memory
     if done.host_growth > budget + HOST_SLACK:

@@ -248,7 +248,7 @@ class Session:
     def __init__(self, job: Job, devices: Devices, tell: Callable[[int], None]) -> None:
         self.job = job
         expect_same_sources(job)
-        on = [Device(spec) for spec in devices.specs] if devices.specs else [Device()]
+        on = [_device(spec) for spec in devices.specs or ("auto",)]
         self.feed = Feed([source.period for source in job.sources if source.period])
         sinks = [_Routed(self.feed, place, job.unit) for place in range(len(job.outputs))]
         options = replace(job.options, progress=lambda progress: tell(progress.items), resume=False, overwrite=False)
@@ -340,6 +340,17 @@ def expect_same_sources(job: Job) -> None:
                 + ("cannot be read there" if first is None else "differ from the client's")
                 + ": put it on a file system that all workers share, or make its items the same on every host"
             )
+
+
+_devices: dict[str, Device] = {}
+
+
+def _device(spec: str) -> Device:
+    """Return the device that the runs in this process share, with its compiled kernels; a new one if it was lost."""
+    device = _devices.get(spec)
+    if device is None or device.context.closed or device.context.lost:
+        device = _devices[spec] = Device(spec, fresh=device is not None and device.kind == "sim")
+    return device
 
 
 _sessions: dict[str, Session] = {}

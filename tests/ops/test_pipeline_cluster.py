@@ -310,3 +310,15 @@ def test_an_empty_run_makes_an_empty_output(client, tmp_path):
     report = pipeline.run(doubled, tmp_path / "none.npy", tmp_path / "out.npy", on=client)
     assert np.load(tmp_path / "out.npy").shape == (0, 3)
     assert report.items == 0
+
+
+def test_a_worker_whose_device_was_lost_serves_the_next_run(client, images, tmp_path):
+    def faulty(chunk, x, y):
+        chunk.device.compile(source="__global__ void stray(float* y) { y[1 << 20] = 1; }")["stray"].launch(
+            chunk.stream, grid=1, block=1, args=(y,)
+        )
+
+    with pytest.raises(pipeline.PipelineError, match=r"worker \d: .*out-of-bounds access"):
+        pipeline.run(faulty, tmp_path / "in.npy", None, on=client)
+    pipeline.run(doubled, tmp_path / "in.npy", tmp_path / "out.npy", on=client)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * images)

@@ -50,8 +50,8 @@ def test_a_check_that_saw_nothing_is_no_pass() -> None:
         row = Row(Subject("sums", "checked", 1, (6, 4), "float32"))
         judge = streamed.Judge(items, row, full=True)
         if seen:
-            judge(0, seen, blocks[:seen])
-        judge.finish(6)
+            judge.write(0, seen, blocks[:seen])
+        judge.settle(6)
         assert row.ok is right
         assert right or f"{seen} of 6 items were returned" in str(row.verdict.why)
 
@@ -67,7 +67,7 @@ def test_the_worst_of_all_chunks_is_kept_and_the_hosts_time_is_carried_to_all_it
     row = Row(Subject("sums", "checked", 1, (6, 4), "float32"))
     judge = streamed.Judge(items, row, full=True)
     for start, off in ((0, 0.0), (2, 0.5), (4, 0.0)):
-        judge(start, start + 2, blocks[start : start + 2] + np.float32(off))
+        judge.write(start, start + 2, blocks[start : start + 2] + np.float32(off))
     assert row.verdict.max_abs_error == pytest.approx(0.5, rel=1e-5)
     assert row.verdict.max_rel_error == pytest.approx(0.5 / np.abs(blocks[2:4]).min(), rel=1e-4)
     monkeypatch.setattr(streamed, "wall_clock", lambda *_, **__: Spread(2.0, 1.0, 3.0, 5))
