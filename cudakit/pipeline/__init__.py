@@ -31,6 +31,8 @@ from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sink import Sink, SinkSpec
 from cudakit.pipeline.sinks import Each, Nowhere, ToArray
 from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source
+from cudakit.pipeline.zarr_sink import ToZarr
+from cudakit.pipeline.zarr_source import FromZarr
 
 __all__ = [
     "Blocks",
@@ -45,6 +47,7 @@ __all__ = [
     "FromArray",
     "FromFile",
     "FromFiles",
+    "FromZarr",
     "Item",
     "Link",
     "Nowhere",
@@ -60,6 +63,7 @@ __all__ = [
     "ToFile",
     "ToFolder",
     "ToMap",
+    "ToZarr",
     "WorkerLost",
     "WorkerProgress",
     "WorkerReport",

@@ -10,6 +10,7 @@ from cudakit.pipeline.bar import progress_bar
 from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.cluster import ClusterRun, specs_of
 from cudakit.pipeline.engine import Execution
+from cudakit.pipeline.given import as_source
 from cudakit.pipeline.layout import plan, unit_of
 from cudakit.pipeline.ranges import Range, aligned, common
 from cudakit.pipeline.refusals import ContentsRefused, FileMissing, FileRefused, OutputBusy, PipelineRefused
@@ -17,7 +18,7 @@ from cudakit.pipeline.report import PipelineReport
 from cudakit.pipeline.request import Options, RunRequest, devices_of
 from cudakit.pipeline.sink import SinkSpec
 from cudakit.pipeline.sinks import as_sink
-from cudakit.pipeline.sources import Blocks, Source, as_source
+from cudakit.pipeline.sources import Blocks, Source
 from cudakit.pipeline.tickets import Tickets
 
 
@@ -50,10 +51,11 @@ def run(
             from the input arrays, and does not wait. The arrays are on `chunk.device` and have the shape (items,
             *item.shape). They are reused for later chunks of the same stream, in stream order.
         sources: One source, or a tuple of sources with equal numbers of items: numpy arrays, memory maps, paths of
-            `.npy` files, folders or lists of such files, `Filled`, or one generator of blocks. () if results need no
-            input; then pass `count`.
-        sinks: One sink, or a tuple: arrays, memory maps, a path of an `.npy` file, a folder, a function of (start,
-            stop, items), or None to drop the results after the copy to the host. () if there are no results.
+            `.npy` files and of Zarr arrays, folders or lists of `.npy` files, `Filled`, or one generator of blocks. ()
+            if results need no input; then pass `count`.
+        sinks: One sink, or a tuple: arrays, memory maps, a path of an `.npy` file or of a Zarr array (its name ends in
+            .zarr), a folder, a function of (start, stop, items), or None to drop the results after the copy to the
+            host. () if there are no results.
         outputs: (shape, dtype) of one result, or a list with one pair per sink; if None, those of the sink, or else of
             the first source.
         count: Number of items to process; all if None.

@@ -54,8 +54,12 @@ class _FilePortion(Sink):
             self._file = None
 
 
-class _JournaledSink(Sink):
-    """Writes items at their offsets in a file, with a journal of the items that are written."""
+class JournaledSink(Sink):
+    """Writes to local files, with a journal of the items that are written, under a lock. Here: at the items' offsets in
+    one file.
+
+    path: the output. lock: the lock's file.
+    """
 
     private = ""
     promise = (
@@ -83,7 +87,7 @@ class _JournaledSink(Sink):
     def _begin(self, spec: SinkSpec, what: dict[str, Any]) -> tuple[Journal, list[Range]]:
         """Return the journal, and the ranges that it records of an earlier run."""
         journal = Journal(self._record, {**spec.job(), **what})
-        self._item = spec.item
+        self._item, self._whole = spec.item, False
         if not self._record.exists() or spec.overwrite:
             return journal, []
         if not spec.resume and journal.began():
@@ -146,7 +150,7 @@ class _JournaledSink(Sink):
             self._lock.release()
 
 
-class ToMap(_JournaledSink):
+class ToMap(JournaledSink):
     """Writes to the file of a memory map, so that the map shows the results.
 
     If the disk is full, this raises an error, whereas a write to the map would end the process with SIGBUS. Runs in
@@ -203,7 +207,7 @@ class ToMap(_JournaledSink):
         return finished
 
 
-class ToFile(_JournaledSink):
+class ToFile(JournaledSink):
     """Writes all items to one `.npy` file. Until it is complete it is FILE.part, with its journal FILE.journal.
 
     Args:

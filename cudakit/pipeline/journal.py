@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
 
 
-def expect_same_job(path: Path, before: Any, now: Mapping[str, Any]) -> None:
+def expect_same_job(path: object, before: Any, now: Mapping[str, Any]) -> None:
     """Raise ContentsRefused if the job that `path` records is not this run's job."""
     if not isinstance(before, dict):
         raise ContentsRefused(f"{path} is not the record of a run, or is damaged: pass overwrite=True to start again")

@@ -20,6 +20,8 @@ from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sinks import ToArray
 from cudakit.pipeline.sources import Blocks, FromArray, FromFile, FromFiles, Item, Source
+from cudakit.pipeline.zarr_sink import ToZarr
+from cudakit.pipeline.zarr_source import FromZarr
 
 MEASURED_BYTES = 10**9
 
@@ -147,17 +149,24 @@ def _expect_numbers(values: dict[str, Any]) -> None:
 def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     """Raise ValueError if two sinks would write to one place, or a sink would overwrite other items of a source.
 
-    A memory map may be its own source; such a run is marked as one that cannot be resumed.
+    A memory map or a Zarr array may be its own source; such a run is marked as one that cannot be resumed.
     """
     folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
     files = {source.path.resolve() for source in sources if isinstance(source, FromFile)}
+    zarrs = {str(source.place) for source in sources if isinstance(source, FromZarr)}
     for sink in sinks:
         if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
             raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
-        if isinstance(sink, ToMap) and sink.path.resolve() in files:
+        in_place = isinstance(sink, ToMap) and sink.path.resolve() in files
+        if isinstance(sink, ToZarr) and str(sink.place) in zarrs:
+            if sink.place.url:
+                raise ValueError(f"the array for results is a source, {sink.place}: pass another URL")
+            in_place = sink.in_place
+        if in_place:
             sink.forgets = "it overwrites its own source, so a chunk that was written cannot be computed again"
             sink.private = "it overwrites its own source, and a worker's items may have to be computed again"
-    places = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
+    places: list[object] = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
+    places += [str(sink.place) for sink in sinks if isinstance(sink, ToZarr)]
     for place in places:
         if places.count(place) > 1:
             raise ValueError(f"two sinks write to {place}: pass different paths")

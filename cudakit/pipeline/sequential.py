@@ -10,9 +10,10 @@ import numpy as np
 
 from cudakit.pipeline.buffers import StreamSlot
 from cudakit.pipeline.chunk import Chunk
+from cudakit.pipeline.given import as_source
 from cudakit.pipeline.ranges import left
 from cudakit.pipeline.report import PipelineReport
-from cudakit.pipeline.sources import Item, Source, as_source
+from cudakit.pipeline.sources import Item, Source
 
 if TYPE_CHECKING:
     from cudakit.device import Device

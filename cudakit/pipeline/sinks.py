@@ -18,6 +18,8 @@ from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
 from cudakit.pipeline.sources import Item
+from cudakit.pipeline.zarr_arrays import is_array, is_zarr
+from cudakit.pipeline.zarr_sink import ToZarr
 
 
 class Nowhere(Sink):
@@ -105,8 +107,9 @@ class ToArray(Sink):
 
 
 def as_sink(given: Any) -> Sink:
-    """Return the sink for an output of `run`: a Sink, an array or memory map, a path of an `.npy` file or of a folder
-    (it exists, or its name has no suffix), a function for `Each`, or None. Raises TypeError for anything else."""
+    """Return the sink for an output of `run`: a Sink, an array or memory map, a path of an `.npy` file, of a Zarr array
+    (its name ends in .zarr, or there is one) or of a folder (it exists, or its name has no suffix), a function for
+    `Each`, or None. Raises TypeError for anything else."""
     if given is None:
         return Nowhere()
     if isinstance(given, Sink):
@@ -115,7 +118,11 @@ def as_sink(given: Any) -> Sink:
         return ToMap(given)
     if isinstance(given, np.ndarray):
         return ToArray(given)
+    if is_array(given):
+        return ToZarr(given)
     if isinstance(given, (str, os.PathLike)):
+        if is_zarr(given):
+            return ToZarr(given)
         path = Path(given)
         if not os.fspath(given):
             raise ValueError("the path of a sink is empty: pass an .npy file, or a folder")
@@ -124,12 +131,12 @@ def as_sink(given: Any) -> Sink:
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
         raise ValueError(
-            f"{path} is neither an .npy file nor a folder: pass one of these; if a new folder has a dot in its name, "
-            "add a / at the end"
+            f"{path} is not an .npy file, a .zarr array or a folder: pass one of these; if a new folder has a dot in "
+            "its name, add a / at the end"
         )
     if callable(given):
         return Each(given)
     raise TypeError(
-        f"{type(given).__name__} is not a sink: pass a numpy array, a numpy.memmap, the path of an .npy file or of a "
-        "folder, a function of (start, stop, items), a pipeline sink, or None to drop the results"
+        f"{type(given).__name__} is not a sink: pass a numpy array, a numpy.memmap, the path of an .npy file, of a "
+        "Zarr array or of a folder, a function of (start, stop, items), a pipeline sink, or None to drop the results"
     )
