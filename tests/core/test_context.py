@@ -9,7 +9,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+from typing import Any
 
+import numpy as np
 import pytest
 from core_fixtures import DEVICES, opened
 from cuda.bindings import driver as cu
@@ -283,6 +285,25 @@ def test_peer_access_that_something_else_enabled_already():
         first.call("cuCtxEnablePeerAccess", second.handle, 0)
         first.enable_peer(second)
         assert first.can_access(second)
+
+
+@pytest.mark.parametrize("access", [False, True])
+@pytest.mark.parametrize("to", [np.s_[:, :4], np.s_[:, 1:8:2], np.s_[::2, ::-1]])
+def test_strided_copies_between_devices(to: Any, access: bool) -> None:
+    """With peer access the rows are copied directly, else through contiguous memory; both give the same result."""
+    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
+        if access:
+            first.enable_peer(second)
+        stream, other = Stream(first), Stream(second)
+        host = np.arange(60, dtype=np.int32).reshape(6, 10)
+        expected = np.zeros((6, 10), np.int32)
+        shape = expected[to].shape
+        expected[to] = host[: shape[0], : shape[1]]
+        source = makers.array(second, other, host)[: shape[0], : shape[1]]
+        target = makers.zeros(first, stream, (6, 10), np.int32)
+        stream.wait(other)
+        target[to].copy_from(source, stream)
+        np.testing.assert_array_equal(target.numpy(stream), expected)
 
 
 # The end --------------------------------------------------------------------------------------------------------------

@@ -88,6 +88,19 @@ def test_copies_between_devices(pair) -> None:
     np.testing.assert_array_equal(strided.numpy(), host.reshape(1 << 10, 1 << 10)[:, ::2])
 
 
+@pytest.mark.parametrize("columns", [np.s_[:512], np.s_[1:1000:3]])
+def test_strided_copies_with_peer_access(pair, columns) -> None:
+    first, second = pair
+    second.enable_peer(first)
+    host = np.arange(1 << 20, dtype=np.float32).reshape(1 << 10, 1 << 10)
+    source, target = first.array(host), second.zeros((1 << 10, 1 << 10), np.float32)
+    first.synchronize()
+    target[:, columns].copy_from(source[:, columns])
+    expected = np.zeros_like(host)
+    expected[:, columns] = host[:, columns]
+    np.testing.assert_array_equal(target.numpy(), expected)
+
+
 def test_an_array_of_the_other_device_is_refused(pair) -> None:
     first, second = pair
     kernel = first.compile(source=SCALE, name="scale.cu")["scale"]
