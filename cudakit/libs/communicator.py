@@ -45,6 +45,7 @@ class Communicator:
         rank: Its number.
         size: The number of ranks.
         device: Its device.
+        timeout: The seconds that later calls wait for other ranks; it may be changed.
 
     Raises:
         CollectiveTimeout: If not all ranks join in time.
