@@ -29,31 +29,49 @@ from cudakit.show import outputs
 
 IN_MEMORY = Path("/dev/shm")
 ROUNDS = 3  # on GPUs
-WRITERS = 8  # threads that write the images
+THREADS = 16  # that write the images
+CHECKED = 64  # results that are compared together
 
 
 def blur(chunk, images, out):
     ops.blur(images, out=out, stream=chunk.stream)
 
 
-def save_images(items, path, count):
-    """Write the images to an `.npy` file."""
-    stack = np.lib.format.open_memmap(path, "w+", items.work.dtype, (count, *items.work.item))
-    source, step = items.made(count)[0], max(1, (64 << 20) // items.work.nbytes)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda at: source.read(at, min(at + step, count), stack[at : at + step]), range(0, count, step)))
+def in_parts(work, count, nbytes):
+    """Call work(start, stop) for all items, in several threads."""
+    step = max(1, (64 << 20) // nbytes)
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(lambda at: work(at, min(at + step, count)), range(0, count, step)))
 
 
-def judge(items, path, row):
-    """Compare one row of each result with the reference."""
+def make_files(items, folder, count):
+    """Write the images to in.npy, and a stack of the same size to out.npy. Returns that stack, as a memory map: every
+    run writes to the same memory."""
+    images, results = (
+        np.lib.format.open_memmap(folder / name, "w+", items.work.dtype, (count, *items.work.item))
+        for name in ("in.npy", "out.npy")
+    )
+    source = items.made(count)[0]
+
+    def fill(start, stop):
+        source.read(start, stop, images[start:stop])
+        results[start:stop] = np.nan
+
+    in_parts(fill, count, items.work.nbytes)
+    return results
+
+
+def judge(items, stack, row):
+    """Compare one row of each result with the reference, then overwrite these rows for the next run."""
     check = streamed.Judge(items, row)
-    results = np.load(path, mmap_mode="r")
-    for start in range(0, len(results), 64):
-        check.write(start, start + len(results[start : start + 64]), results[start : start + 64])
-    check.settle(len(results))
+    for start in range(0, len(stack), CHECKED):
+        stop = min(start + CHECKED, len(stack))
+        check.write(start, stop, stack[start:stop])
+        stack[np.arange(start, stop), items.checked(start, stop - start)] = np.nan
+    check.settle(len(stack))
 
 
-def measure(client, devices, folder, arguments, progress):
+def measure(client, devices, folder, arguments, console):
     """The report: rows of both ways."""
     gpu = devices[0].kind == "gpu"
     report = BenchReport(devices[0].info() | {"count": len(devices)})
@@ -62,7 +80,8 @@ def measure(client, devices, folder, arguments, progress):
     work = numbered.Workload("blur stack", blur, 1, (size, size), BLUR.exact, BLUR.baseline_of, reach=1, terms=9)
     items, shape = numbered.Items.make(work, count, chunk), (count, size, size)
     report.rows.append(streamed.cpu_row(items, shape))
-    save_images(items, folder / "in.npy", count)
+    console.print(f"writing {2 * count * work.nbytes / 1e9:.1f} GB of files to {folder}")
+    stack = make_files(items, folder, count)
     options = {
         "chunk": chunk, "streams": arguments.streams, "readers": arguments.readers, "writers": arguments.writers,
         "overwrite": True, "measure": False,
@@ -77,26 +96,22 @@ def measure(client, devices, folder, arguments, progress):
         for rung, (name, _) in enumerate(ways, 1)
     ]
     times = [[] for _ in ways]
-    for number in range(
-        1 + (arguments.rounds or (ROUNDS if gpu else 1))
-    ):  # the first compiles, and warms up the memory
+    rounds = arguments.rounds or (ROUNDS if gpu else 1)
+    for number in range(1 + rounds):  # the first compiles and touches the memory
         for row, seconds, (_, way) in zip(rows, times, ways, strict=True):
-            (folder / "out.npy").unlink(missing_ok=True)
-            with progress_bar(progress) as tell:
+            with progress_bar(console) as tell:
                 begin = time.perf_counter()
-                done = pipeline.run(
-                    blur, folder / "in.npy", folder / "out.npy", progress=tell, **options, **way
-                )  # fmt: skip
-                if number:
-                    seconds.append(time.perf_counter() - begin)
-            judge(items, folder / "out.npy", row)
+                done = pipeline.run(blur, folder / "in.npy", stack, progress=tell, **options, **way)
+                took = time.perf_counter() - begin
+            console.print(f"{row.subject.variant}: {took:.2f} s, {done.seconds:.2f} s of them after the start")
+            if number:
+                seconds.append(1e3 * took)
+            judge(items, stack, row)
             row.pipeline = done
     for row, seconds in zip(rows, times, strict=True):
         row.rates.ceiling = ways[0][0]
         if gpu:
-            row.timed(
-                Spread.of([1e3 * time for time in seconds]), traffic=row.pipeline.bytes_in + row.pipeline.bytes_out
-            )
+            row.timed(Spread.of(seconds), traffic=row.pipeline.bytes_in + row.pipeline.bytes_out)
     if gpu:
         rows[1].hold_against(rows[0].times.device.median)
     report.rows += rows

@@ -195,17 +195,24 @@ class Items:
                 exact[:, edge], plain[:, edge] = self.work.reference(rows)[:, edge], self.work.plain(rows)[:, edge]
         return compare(results, exact, plain, self.work.terms)
 
-    def judge_rows(self, start: int, results: Host) -> Comparison:
-        """Compares one row of each result from item `start` on."""
-        number = np.arange(start, start + len(results))
-        by_rows = _by_rows(results)
-        inside = self.work.reach or 0 if self.work.by_rows else 0
-        row = inside + number * 7 % (by_rows.shape[1] - 2 * inside)
-        own, place = by_rows[np.arange(len(results)), row], self.ring.place(number)
+    def taken(self, start: int, results: Host) -> Host:
+        """Return a copy of one row of each result from item `start` on, for `judge_taken`: (items, columns)."""
+        rows: Host = _by_rows(results)[np.arange(len(results)), self.checked(start, len(results))]
+        return rows
+
+    def judge_taken(self, start: int, own: Host) -> Comparison:
+        """Compares these rows of the results from item `start` on."""
+        row, place = self.checked(start, len(own)), self.ring.place(np.arange(start, start + len(own)))
         if self.work.by_rows:
             place = (place + row) % self.ring.period
             return compare(own, self.exact[place], self.plain[place], self.work.terms)
         return compare(own, _by_rows(self.exact)[place, row], _by_rows(self.plain)[place, row], self.work.terms)
+
+    def checked(self, start: int, count: int) -> Host:
+        """The row that is compared, of each of `count` results from item `start` on."""
+        inside = self.work.reach or 0 if self.work.by_rows else 0
+        rows = int(np.prod(self.work.item[:-1], dtype=np.int64))
+        return inside + np.arange(start, start + count) * 7 % (rows - 2 * inside)
 
     def _stream(self, array: Host, turns: int, count: int) -> FromRing:
         ring = Ring(self.ring.units, turns * self.ring.period)

@@ -8,7 +8,6 @@ detected.
 from __future__ import annotations
 
 import argparse
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from cudakit.commands import cli
 from cudakit.commands.numbered import Host
 from cudakit.commands.numbered import Items as Items
 from cudakit.commands.numbered import Workload as Workload
+from cudakit.compare import Comparison
 from cudakit.errors import Refused
 from cudakit.measure.rows import Row, Subject
 from cudakit.measure.timing import wall_clock
@@ -114,29 +114,37 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 class Judge(pipeline.Sink):
     """A sink that compares the results with the reference: one row of each item, or all rows if `full`.
 
-    Several threads may write to it: one alone can be slower than two devices, on a host that others use too.
+    One row of each item is copied during the run and compared after it: the comparison holds Python's global lock, and
+    would delay the thread that queues the copies of two devices.
     """
 
     forgets = "it compares the results, and keeps none"
 
     def __init__(self, items: Items, row: Row, *, full: bool = False) -> None:
-        self._judge, self._row = items.judge if full else items.judge_rows, row
+        self._items, self._row, self._full = items, row, full
         row.verdict.max_abs_error = row.verdict.max_rel_error = 0.0
+        self._taken: list[tuple[int, Host]] = []
         self.seen = 0
-        self._lock = threading.Lock()
 
     def write(self, start: int, stop: int, items: Host) -> None:
-        verdict = self._judge(start, items)
-        with self._lock:
-            row, worst = self._row, self._row.verdict
-            worst.max_abs_error = max(worst.max_abs_error or 0.0, verdict.max_abs_error)
-            worst.max_rel_error = max(worst.max_rel_error or 0.0, verdict.max_rel_error)
-            if not verdict.ok and row.ok is not False:
-                row.fail(f"items {start} to {stop - 1}: {verdict.why}")
-            self.seen += stop - start
+        if self._full:
+            self._compare(start, stop, self._items.judge(start, items))
+        else:
+            self._taken.append((start, self._items.taken(start, items)))
+        self.seen += stop - start
+
+    def _compare(self, start: int, stop: int, verdict: Comparison) -> None:
+        row, worst = self._row, self._row.verdict
+        worst.max_abs_error = max(worst.max_abs_error or 0.0, verdict.max_abs_error)
+        worst.max_rel_error = max(worst.max_rel_error or 0.0, verdict.max_rel_error)
+        if not verdict.ok and row.ok is not False:
+            row.fail(f"items {start} to {stop - 1}: {verdict.why}")
 
     def settle(self, count: int) -> None:
-        """Pass only if every item was compared."""
+        """Compare the rows. Pass only if every item was compared."""
+        for start, own in self._taken:
+            self._compare(start, start + len(own), self._items.judge_taken(start, own))
+        self._taken.clear()
         if self.seen != count:
             self._row.fail(f"{self.seen} of {count} items were returned")
         elif self._row.ok is None:
@@ -201,8 +209,7 @@ def pipelined_row(
     with progress_bar(console) as tell:
         done = pipeline.run(
             items.work.function, tuple(sources), judge, outputs=items.work.result, count=shape[0], chunk=chunk,
-            readers=arguments.readers, writers=2 * len(devices), progress=tell, timeline=timeline, measure=True,
-            **options,
+            readers=arguments.readers, progress=tell, timeline=timeline, measure=True, **options,
         )  # fmt: skip
     judge.settle(shape[0])
     row.streamed(done)

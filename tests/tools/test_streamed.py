@@ -228,6 +228,6 @@ def test_the_judge_knows_every_item(reach: int | None) -> None:
             wrong[place] += 1
             assert not items.judge(start, wrong).ok
         assert items.judge(start, results).ok
-        assert items.judge_rows(start, results).ok
+        assert items.judge_taken(start, items.taken(start, results)).ok
     with pytest.raises(cudakit.errors.Refused, match="pass a larger --chunk"):
         numbered.Ring.of(numbered.Workload("", print, 2, (4096, 4096), print, print), 1000, 1)
