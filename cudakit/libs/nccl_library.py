@@ -275,6 +275,7 @@ def allocate(links: Sequence[Link], nbytes: int, timeout: float) -> list[int]:
     try:
         for link in links:
             link.expect_open()
+            link.context.make_current()  # the memory is on the current device
             addresses.append(int(module.mem_alloc(nbytes)))
     except Exception as error:
         raise told(error, module, "ncclMemAlloc") from error
