@@ -73,6 +73,22 @@ def test_the_workers_results_are_those_of_one_process(client, images, tmp_path, 
     assert report.as_dict()["workers"][0]["host"]
 
 
+@pytest.mark.parametrize("options", [{"chunks": 4}, {"chunks": 2, "shards": 6}, {"compressors": None}])
+def test_zarr_to_zarr_has_the_same_bytes_as_one_process(client, images, tmp_path, options):
+    zarr = pytest.importorskip("zarr", reason="needs the zarr extra")
+    zarr.create_array(tmp_path / "in.zarr", data=images, chunks=(8, SIDE, SIDE))
+    report = pipeline.run(doubled, tmp_path / "in.zarr", pipeline.ToZarr(tmp_path / "out.zarr", **options), on=client)
+    pipeline.run(doubled, tmp_path / "in.npy", pipeline.ToZarr(tmp_path / "one.zarr", **options))
+    out, one = (
+        {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in (tmp_path / "out.zarr", tmp_path / "one.zarr")
+    )
+    assert out == one
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "out.zarr")[:], 2 * images)
+    assert report.items == COUNT == sum(worker.items for worker in report.workers)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npy", "in.zarr", "one.zarr", "out.zarr"]
+
+
 def test_a_relative_path_is_one_of_the_client(client, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipeline.run(doubled, "in.npy", "out.npy", on=client)
