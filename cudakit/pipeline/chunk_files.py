@@ -91,7 +91,9 @@ class ChunkFiles:
 
 def sync_path(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk."""
-    file = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # a folder cannot be opened there
+        return
+    file = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(file)
     finally:

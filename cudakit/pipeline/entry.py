@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,7 +160,10 @@ def _open_sinks(request: RunRequest, undo: contextlib.ExitStack) -> list[list[Ra
             raise ValueError(f"this run cannot be resumed: {kept[0]}")
     finished = []
     for sink, item in zip(request.sinks, request.outputs, strict=True):
-        spec = SinkSpec(item, request.total, request.origin, options.resume, options.overwrite, options.chunk)
+        spec = SinkSpec(
+            item, request.total, request.origin, options.resume, options.overwrite, options.chunk,
+            math.lcm(*(source.unit for source in request.indexed)),
+        )  # fmt: skip
         try:
             finished.append(sink.open(spec))
         except OutputBusy:  # not closed: the other run may be writing to the same sink object

@@ -140,6 +140,11 @@ class Journal:
             self._pending += new
             self._changed.notify_all()
 
+    def missing(self, start: int, stop: int) -> list[Range]:
+        """Return the parts of start..stop that were not added."""
+        with self._changed:
+            return list(gaps(self._have, start, stop))
+
     def flush(self) -> None:
         """Wait until every added range is on disk and recorded. Raises the error that prevented it."""
         with self._changed:

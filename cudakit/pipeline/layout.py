@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,8 +65,7 @@ def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
             # Several chunks per stream, so that streams overlap.
             chunk = min(chunk, max(-(-count // (4 * slots)), 1))
         chunk = max(min(chunk, most), 1)
-        step = next((step for step in _steps(request, unit) if step <= most), unit)
-        chunk = max(chunk // step * step, step)
+        chunk = _whole(chunk, unit, [source.unit for source in request.indexed], most)
     chunk = -(-chunk // unit) * unit  # a generator's first block may have any length
     if count is not None:
         chunk = min(chunk, max(-(-count // unit), 1) * unit)
@@ -104,11 +103,17 @@ def unit_of(request: RunRequest) -> int:
     return unit
 
 
-def _steps(request: RunRequest, unit: int) -> Iterator[int]:
-    """Yield multiples of `unit` that read whole stored chunks, of all sources and then of each."""
-    units = [source.unit for source in request.indexed]
-    yield math.lcm(unit, *units)
-    yield from sorted((math.lcm(unit, each) for each in units), reverse=True)
+def _whole(chunk: int, unit: int, sources: Sequence[int], most: int) -> int:
+    """Return about `chunk` items: a multiple of `unit`, and of the items per stored chunk of all sources, or of one, if
+    that at most doubles the chunk. A chunk is at least a source's stored chunk if `most` items allow it: in smaller
+    ones that would be decoded many times."""
+    large = max([each for each in sources if each <= most], default=1)
+    wanted = max(chunk, large)
+    for step in (math.lcm(unit, *sources), math.lcm(unit, large)):
+        if step <= min(most, 2 * wanted):
+            return max(wanted // step, 1) * step
+    above = -(-wanted // unit) * unit
+    return above if wanted > chunk and above <= most else max(wanted // unit, 1) * unit
 
 
 def _free(device: Device) -> int:

@@ -24,6 +24,7 @@ class SinkSpec:
         overwrite: Discard the results of an earlier run.
         chunk: Items per chunk of the run, if requested; or the length of a generator's first block. None if the run
             chooses it.
+        stored: Items that the sources store together; 1 if they do not.
     """
 
     item: Item
@@ -32,6 +33,7 @@ class SinkSpec:
     resume: bool = False
     overwrite: bool = False
     chunk: int | None = None
+    stored: int = 1
 
     def label(self, number: int) -> str:
         """Return the name of an item.

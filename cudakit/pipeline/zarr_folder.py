@@ -11,7 +11,7 @@ from cudakit.pipeline.chunk_files import ChunkFiles, sync_path, write_synced
 from cudakit.pipeline.file_sinks import JournaledSink, expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.journal import Journal, read_text
-from cudakit.pipeline.ranges import Range, merged
+from cudakit.pipeline.ranges import Range, aligned, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, FileRefused, explained
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
 from cudakit.pipeline.zarr_arrays import GROUP, METADATA, Place, StoredArray, read_metadata, same_array
@@ -66,7 +66,7 @@ class ZarrFolder(JournaledSink):
             self._array = array = self._make(spec, before)
         journal, finished = self._begin(spec, {"zarr": array.metadata})
         if finished:
-            self._expect_chunks(array, finished)
+            self._expect_whole(array, finished, finished[-1][1] if spec.count is None else spec.count)
         if not spec.overwrite and not array.compressed:  # the size of compressed chunks is unknown
             expect_disk(self._at.root.parent, spec, sum(stop - start for start, stop in finished))
         self._start(journal, finished, array)
@@ -112,7 +112,9 @@ class ZarrFolder(JournaledSink):
             raise ValueError(f"{self.path} is not open")
         if self._make is None:
             expect_room(stop, self._array.count, str(self.path))
-        put_items(self._files, self._array, start, items)
+        # A recorded chunk is not written again: its new file would not be on disk yet.
+        for begin, end in self._journal.missing(start, stop):
+            put_items(self._files, self._array, begin, items[begin - start : end - start])
         self._journal.add(start, stop)
 
     def portion(self, attempt: str) -> Sink:
@@ -178,8 +180,7 @@ class ZarrFolder(JournaledSink):
     def _expect_groups(self) -> None:
         """Raise FileRefused if the array would be inside something else than Zarr groups."""
         for folder in map(Path, self._at.groups):
-            there = folder / METADATA
-            kind = json.loads(read_text(there)).get("node_type") if there.is_file() else None
+            kind = _kind_of(folder)
             if kind == "array" or (kind is None and folder.exists()):
                 raise FileRefused(
                     f"{folder} is {'a Zarr array' if kind else 'not a Zarr group'}, so {self.path} cannot be made in "
@@ -198,8 +199,14 @@ class ZarrFolder(JournaledSink):
                 "path in a group, or pass another folder"
             )
 
-    def _expect_chunks(self, array: StoredArray, finished: Sequence[Range]) -> None:
-        """Raise ContentsRefused if a file that the journal requires is missing, or a stored chunk has another size."""
+    def _expect_whole(self, array: StoredArray, finished: list[Range], count: int) -> None:
+        """Raise ContentsRefused if the journal has parts of stored chunks, or a file that it requires is missing or has
+        another size."""
+        if finished != aligned(finished, array.unit, count):
+            raise ContentsRefused(
+                f"{self._record} is damaged: its ranges are not whole stored chunks of {array.unit:,} items. Pass "
+                "overwrite=True to start again, or restore the file"
+            )
         sizes: dict[str, int | None] = {METADATA: None}
         for start, stop in finished:
             sizes |= dict.fromkeys(array.keys(start, stop), None if array.compressed else array.chunk_bytes)
@@ -241,6 +248,16 @@ def put_items(files: ChunkFiles, array: StoredArray, start: int, items: HostArra
     """Write items as stored chunks. Raises ValueError if they do not start at a whole one."""
     for key, data in array.encode(start, items).items():
         files.put(key, data)
+
+
+def _kind_of(folder: Path) -> str | None:
+    """Return "array" or "group"; None if the folder is neither."""
+    path = folder / METADATA
+    try:
+        kind = json.loads(read_text(path)).get("node_type") if path.is_file() else None
+    except (ValueError, AttributeError):
+        return None
+    return kind if kind in ("array", "group") else None
 
 
 def _array_in(folder: Path) -> StoredArray | None:

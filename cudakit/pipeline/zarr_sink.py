@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec
@@ -76,7 +78,7 @@ class ToZarr(Sink):
             self.place = Place.of(store, path, storage_options)
             whole = shards if shards is not None else chunks
             if whole is not None:
-                self.unit = whole if isinstance(whole, int) else whole[0]
+                self.unit = int(whole if isinstance(whole, (int, np.integer)) else whole[0])
                 if self.unit < 1:
                     raise ValueError(f"chunks and shards must have at least 1 item, got {self.unit}")
             make = self._array
@@ -129,8 +131,8 @@ class ToZarr(Sink):
 
 def _shape(given: int | tuple[int, ...], item: Item, what: str) -> tuple[int, ...]:
     """Return the shape of a chunk or shard. given: its items, or its shape."""
-    if isinstance(given, int):
-        return (given, *(max(extent, 1) for extent in item.shape))
+    if isinstance(given, (int, np.integer)):
+        return (int(given), *(max(extent, 1) for extent in item.shape))
     if len(given) != 1 + len(item.shape):
         raise ValueError(
             f"{what} must be the number of items, or have {1 + len(item.shape)} extents for items of {item}, got "
@@ -140,7 +142,8 @@ def _shape(given: int | tuple[int, ...], item: Item, what: str) -> tuple[int, ..
 
 
 def default_items(spec: SinkSpec, shards: tuple[int, ...] | None) -> int:
-    """Return the items per chunk: of a size that suits the results, and a divisor of the shard's or the run's chunk."""
+    """Return the items per chunk: of a size that suits the results, and a divisor of those of a shard or of the run's
+    chunk; by default they fit the sources' stored chunks."""
     each = max(spec.item.nbytes, 1)
     total = MOST_BYTES * _PARTS if spec.count is None else spec.count * each
     target = max(min(max(total // _PARTS, LEAST_BYTES), MOST_BYTES) // each, 1)
@@ -148,7 +151,9 @@ def default_items(spec: SinkSpec, shards: tuple[int, ...] | None) -> int:
         target = max(min(target, spec.count), 1)
     whole = shards[0] if shards is not None else spec.chunk
     if whole is None:
-        return target
+        if spec.stored <= target:
+            return target // spec.stored * spec.stored
+        whole = spec.stored
     if shards is None and spec.count is not None:
         whole = max(min(whole, spec.count), 1)
     divisors = [part for low in range(1, math.isqrt(whole) + 1) if whole % low == 0 for part in (low, whole // low)]

@@ -28,8 +28,8 @@ from cudakit.pipeline.zarr_arrays import (
 
 
 class FromZarr(Source):
-    """Items of a Zarr array of format 2 or 3. A stored chunk or shard is decoded once if chunks of the pipeline have
-    whole ones, which is the default.
+    """Items of a Zarr array of format 2 or 3. A stored chunk is decoded once if chunks of the pipeline have whole ones,
+    which is the default if the memory budgets allow it.
 
     Chunks without compression that have whole items are read straight into the pipeline's buffer. All others are
     decoded by zarr, in its own threads.
@@ -66,10 +66,10 @@ class FromZarr(Source):
         dtype = np.dtype(array.dtype).newbyteorder("=")
         expect_numbers(dtype, f"the items of {self.place}")
         self.item, self.count = Item.of(array.shape[1:], dtype), int(array.shape[0])
-        stored = StoredArray(metadata_of(array)) if array.metadata.zarr_format == 3 else None
-        self._plain = stored if stored is not None and stored.plain and self.place.folder is not None else None
-        if self._plain is None:
-            self.unit = int((array.shards or array.chunks)[0])
+        self._stored = StoredArray(metadata_of(array)) if array.metadata.zarr_format == 3 else None
+        self._plain = self._stored is not None and self._stored.plain and self.place.folder is not None
+        if not self._plain:
+            self.unit = int(array.chunks[0])  # the chunks of a shard are decoded one by one
         if self.place.scheme == "memory":
             self.private = "it is in this process's memory: save it in a folder, and pass its path"
 
@@ -91,11 +91,11 @@ class FromZarr(Source):
     def read(self, start: int, stop: int, into: HostArray) -> None:
         if stop <= start or not into.nbytes:
             return
-        if self._plain is None or self.place.folder is None:
+        if not self._plain or self._stored is None or self.place.folder is None:
             read_items(self._opened(), start, stop, into)
             return
-        unit = self._plain.unit
-        for key in self._plain.keys(start, stop):
+        unit = self._stored.unit
+        for key in self._stored.keys(start, stop):
             first = start // unit * unit
             end = min(first + unit, stop)
             part = into[len(into) - (stop - start) : len(into) - (stop - end)]
@@ -107,7 +107,7 @@ class FromZarr(Source):
         try:
             file = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            into[...] = self._plain.fill if self._plain is not None else 0
+            into[...] = self._stored.fill if self._stored is not None else 0
             return
         try:
             read_whole(file, into, skipped * self.item.nbytes, path)
@@ -132,10 +132,9 @@ class FromZarr(Source):
     def modified(self, number: int) -> int | None:
         if self.place.folder is None:
             return None
-        metadata = self._opened().metadata
-        if metadata.zarr_format != 3:
+        if self._stored is None:
             return int(self.identity()["modified"])
-        paths = (self.place.folder / key for key in StoredArray(metadata_of(self._opened())).keys(number, number + 1))
+        paths = (self.place.folder / key for key in self._stored.keys(number, number + 1))
         return max((path.stat().st_mtime_ns for path in paths if path.exists()), default=None)
 
     def close(self) -> None:

@@ -121,6 +121,13 @@ def test_sources_are_read_in_whole_stored_chunks_if_the_budget_allows_it(device:
     assert report.host_bytes <= budget
 
 
+def test_chunks_of_sources_that_fit_no_common_size_leave_several_chunks(device: cudakit.Device) -> None:
+    source, sink = Chunked(7), Stored(5)
+    report = pipeline.run(same, source, sink, devices=device)
+    sink.expect_whole()
+    assert report.chunk == 10  # at least a stored chunk of the source; 35 would leave two chunks
+
+
 def test_a_unit_that_exceeds_the_memory_budget_is_rejected(device: cudakit.Device) -> None:
     with pytest.raises(ValueError, match=r"chunks of 8 items need .* store at most 5 items per chunk of the sinks"):
         pipeline.run(same, ITEMS, Stored(8), devices=device, host_memory=5 * 12 * 8)

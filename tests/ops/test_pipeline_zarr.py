@@ -116,7 +116,7 @@ def test_any_range_can_be_read_in_another_process(tmp_path: Path, kind: str, spa
         into = np.zeros((stop - start, 6, 5), np.float32)
         source.read(start, stop, into)
         np.testing.assert_array_equal(into, expected[start:stop])
-        assert source.unit == (1 if kind == "plain" else (array.shards or array.chunks)[0])
+        assert source.unit == (1 if kind == "plain" else array.chunks[0])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "uint16", "complex64", "bool"])
@@ -212,6 +212,15 @@ def test_the_chunks_of_an_array_divide_those_of_the_pipeline(
     np.testing.assert_array_equal(result[:], ITEMS)
 
 
+@pytest.mark.parametrize("items", [1, 3, 5, COUNT])
+def test_by_default_an_array_has_the_chunks_of_its_source(device: cudakit.Device, tmp_path: Path, items: int) -> None:
+    zarr.create_array(tmp_path / "in.zarr", data=ITEMS, chunks=(items, 6, 5))
+    report = pipeline.run(same, tmp_path / "in.zarr", tmp_path / "out.zarr", devices=device)
+    chunks = zarr.open_array(tmp_path / "out.zarr", mode="r").chunks
+    assert chunks[0] % items == 0
+    assert report.chunk % chunks[0] == 0
+
+
 def test_large_items_have_small_chunks(device: cudakit.Device, tmp_path: Path) -> None:
     source = pipeline.Filled(lambda start, stop, out: out.fill(start), 96, (256, 128), "float32")
     pipeline.run(same, source, tmp_path / "out.zarr", devices=device, chunk=24)
@@ -269,7 +278,7 @@ def test_no_stored_chunk_has_two_writers(
 def test_an_existing_array_is_written_in_place(device: cudakit.Device, tmp_path: Path, kind: str) -> None:
     group = zarr.open_group(tmp_path / "store.zarr", mode="w")
     array = group.create_array("a", shape=ITEMS.shape, dtype="f4", fill_value=np.nan, **shapes(KINDS[kind]))
-    group.create_array("b", data=ITEMS)
+    zarr.create_array(tmp_path / "store.zarr", name="b", data=ITEMS)
     unit = (array.shards or array.chunks)[0]
     with pytest.raises(pipeline.PipelineError, match=r"store\.zarr/a; pass resume=True"):
         pipeline.run(stops_at(1), ITEMS, array, devices=device, chunk=unit)
@@ -316,8 +325,8 @@ def test_an_existing_array_must_fit(device: cudakit.Device, tmp_path: Path) -> N
 def test_unsupported_sources_and_results_are_named(device: cudakit.Device, tmp_path: Path) -> None:
     with pytest.raises(pipeline.FileMissing, match=r"no\.zarr does not exist"):
         pipeline.run(same, tmp_path / "no.zarr", None, devices=device)
-    group = zarr.open_group(tmp_path / "g.zarr", mode="w")
-    group.create_array("one", data=ITEMS)
+    zarr.open_group(tmp_path / "g.zarr", mode="w")
+    zarr.create_array(tmp_path / "g.zarr", name="one", data=ITEMS)
     with pytest.raises(pipeline.ContentsRefused, match=r"is a group of Zarr arrays: pass path=, .*\(one\)"):
         pipeline.run(same, tmp_path / "g.zarr", None, devices=device)
     zarr.create_array(tmp_path / "point.zarr", shape=(), dtype="f4")
@@ -418,6 +427,7 @@ def other_line(out: Path, lines: str) -> None:
         (lambda out: np.save(out.with_name("in.npy"), 2 * ITEMS), {}, "sources 0 first was"),
         (lambda out: other_line(out, "0 4\n6 99\n"), {}, "line '6 99' is past the end of 23 items"),
         (lambda out: other_line(out, "0 x\n"), {}, "is not a range of items"),
+        (lambda out: other_line(out, "0 3\n"), {}, "its ranges are not whole stored chunks of 4 items"),
         (lambda out: out.with_name("out.zarr.journal").write_text("none\n0 4\n"), {}, "is not the record of a run"),
         (lambda out: None, {"chunks": 2}, "zarr chunk_grid configuration chunk_shape 0 was 4, now 2"),
         (lambda out: None, {"compressors": "auto"}, "zarr codecs was"),
@@ -458,7 +468,8 @@ def test_only_arrays_are_replaced(device: cudakit.Device, tmp_path: Path) -> Non
     np.testing.assert_array_equal(zarr.open_array(out, mode="r")[:], 2 * ITEMS)
     assert names(tmp_path) == ["out.zarr"]
     for name in ("group.zarr", "mine.zarr"):
-        zarr.open_group(tmp_path / name, mode="w").create_array("a", data=ITEMS)
+        zarr.open_group(tmp_path / name, mode="w")
+        zarr.create_array(tmp_path / name, name="a", data=ITEMS)
     (tmp_path / "mine.zarr" / "zarr.json").unlink()
     for name in ("group.zarr", "mine.zarr"):
         before = files(tmp_path / name)
