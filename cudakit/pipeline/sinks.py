@@ -131,8 +131,8 @@ def as_sink(given: Any) -> Sink:
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
         raise ValueError(
-            f"{path} is not an .npy file, a .zarr array or a folder: pass one of these; if a new folder has a dot in "
-            "its name, add a / at the end"
+            f"{path} is neither an .npy file nor a folder, and its name does not end in .zarr: pass one of these; if a "
+            "new folder has a dot in its name, add a / at the end"
         )
     if callable(given):
         return Each(given)
