@@ -139,7 +139,7 @@ def run(arguments):
     try:
         with (
             tempfile.TemporaryDirectory(dir=place_for(arguments, 4 * count * size**2 if gpu else 0)) as folder,
-            LocalCluster(n_workers=len(devices), threads_per_worker=1, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=len(devices), threads_per_worker=1, dashboard_address=":0") as cluster,
             Client(cluster) as client,
         ):
             report = measure(client, devices, Path(folder), arguments, progress)

@@ -99,5 +99,5 @@ def test_what_fails_unseen_is_reported_and_is_the_status(ended, name):
     assert found == status, err
     assert err.count(FAULT) == times
     assert ("printed" in out) == ("print(" in body)
-    assert ("its own" in err) == (name == "raises")
+    assert ("\nValueError: its own" in err) == (name == "raises")
     assert ("was not finished" in err) == (status == 130)

@@ -24,7 +24,7 @@ def doubled(chunk, images, out):
 
 @pytest.fixture(scope="module")
 def cluster():
-    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=None) as made:
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0") as made:
         yield made
 
 
@@ -117,7 +117,8 @@ def test_a_timeline_has_the_lanes_of_every_worker(client, images, tmp_path):
     report = pipeline.run(doubled, tmp_path / "in.npy", None, on=client, chunk=4, timeline=True)
     names = {span.lane.split(":")[0] for span in report.spans if span.stage == "write"}
     assert names == {worker.name for worker in report.workers if worker.computed}
-    assert all(-1 < span.begin <= span.end <= report.seconds + 1 for span in report.spans)
+    assert [span.begin for span in report.spans] == sorted(span.begin for span in report.spans)
+    assert all(span.begin <= span.end for span in report.spans)
 
 
 def test_progress_has_the_rate_of_each_worker(client, images, tmp_path):
@@ -334,7 +335,7 @@ def test_a_worker_whose_device_was_lost_serves_the_next_run(client, images, tmp_
             chunk.stream, grid=1, block=1, args=(y,)
         )
 
-    with pytest.raises(pipeline.PipelineError, match=r"worker \d: .*out-of-bounds access"):
+    with pytest.raises(pipeline.PipelineError, match=r"(?s)worker \d: .*out-of-bounds access"):
         pipeline.run(faulty, tmp_path / "in.npy", None, on=client)
     pipeline.run(doubled, tmp_path / "in.npy", tmp_path / "out.npy", on=client)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * images)

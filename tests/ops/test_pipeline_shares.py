@@ -77,14 +77,14 @@ def test_every_item_is_finished_once_whoever_is_lost(count, unit, rivals, speeds
 def test_workers_end_at_about_the_same_time(speeds):
     workers = {f"w{number}": float(speed) for number, speed in enumerate(speeds)}
     count = 20 * sum(speeds)
-    _, seconds = simulated(Shares([(0, count)], 1, rivals=True), workers)
-    assert seconds < 1.15 * 20
+    _, end = simulated(Shares([(0, count)], 1, rivals=True), workers)  # of a simulated clock
+    assert end < 1.15 * 20
 
 
 def test_a_stalled_worker_does_not_hold_up_the_end():
     workers = {"slow": 0.01, "quick": 100.0, "other": 100.0}
-    _, seconds = simulated(Shares([(0, 2000)], 1, rivals=True), workers)
-    assert seconds < 30
+    _, end = simulated(Shares([(0, 2000)], 1, rivals=True), workers)
+    assert end < 30
 
 
 def test_shares_are_not_doubled_if_results_go_straight_to_their_place():
