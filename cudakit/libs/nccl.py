@@ -32,9 +32,11 @@ from cudakit.libs import host_processes, nccl_library
 from cudakit.libs.communicator import SIMULATED_TIMEOUT_S, TIMEOUT_S, Communicator
 from cudakit.libs.groups import group
 from cudakit.libs.host_nccl import Clique
+from cudakit.libs.mapped import MappedMemory
 from cudakit.libs.nccl_library import Link, Settings
 from cudakit.memory import array as memory
-from cudakit.memory import layout, makers
+from cudakit.memory import layout
+from cudakit.memory.allocation import Allocation, Uses
 from cudakit.memory.array import DeviceArray
 
 
@@ -133,23 +135,21 @@ def registered(ranks: Sequence[Communicator], shape: Any, dtype: Any = "float32"
     if ranks[0].device.kind == "sim":
         return [rank.device.empty(shape, kind) for rank in ranks]
     extents = layout.as_shape(shape)
-    nbytes = max(kind.itemsize, math.prod(extents) * kind.itemsize)
-    whole = -(-nbytes // (1 << 21)) << 21  # NCCL registers whole pages of 2 MiB
-    addresses = nccl_library.allocate([rank.link for rank in ranks], whole, ranks[0].timeout)
-    return [
-        makers.wrap(rank.context, rank.device.default_stream, _Registered(rank, at, nbytes)).view(kind).reshape(extents)
-        for rank, at in zip(ranks, addresses, strict=True)
-    ]
-
-
-class _Registered:
-    """Bytes of NCCL's memory, for `makers.wrap`; it keeps the communicator alive."""
-
-    def __init__(self, rank: Communicator, address: int, nbytes: int) -> None:
-        self.rank = rank
-        self.__cuda_array_interface__ = {
-            "shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3, "strides": None,
-        }  # fmt: skip
+    nbytes = math.prod(extents) * kind.itemsize
+    held = [MappedMemory(rank.context, nbytes) for rank in ranks]
+    try:
+        nccl_library.register([rank.link for rank in ranks], held, ranks[0].timeout)
+    except BaseException:
+        for each in held:
+            each.free()
+        raise
+    arrays = []
+    for rank, each in zip(ranks, held, strict=True):
+        uses = Uses(rank.context, rank.device.default_stream)
+        span = each.address, each.address + nbytes
+        allocation = Allocation(rank.context, each.address, uses, rank, span)  # keeps the communicator alive
+        arrays.append(DeviceArray(allocation, each.address, extents, layout.contiguous(extents, kind.itemsize), kind))
+    return arrays
 
 
 __all__ = ["SIMULATED_TIMEOUT_S", "TIMEOUT_S", "Communicator", "communicators", "group", "registered", "unique_id"]

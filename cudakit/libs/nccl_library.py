@@ -19,6 +19,7 @@ from cudakit.driver.modes import Relaxed
 from cudakit.errors import Closed, CollectiveTimeout, CudaError, CudakitError
 from cudakit.libs import collectives
 from cudakit.libs.collectives import OPERATIONS, TYPES, Call
+from cudakit.libs.mapped import MappedMemory
 
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 _ZERO_CTA, _SYMMETRIC = 2, 1  # NCCL_CTA_POLICY_ZERO, NCCL_WIN_COLL_SYMMETRIC
@@ -98,7 +99,7 @@ class Link:
         self.clique = clique  # the ranks of this process, this one among them
         self.why = ""
         self._held: list[Any] = []  # the communicator, until it is freed
-        self.memory: list[tuple[Any, int]] = []  # (window, address) of registered memory
+        self.memory: list[tuple[Any, MappedMemory]] = []  # registered memory and its windows
 
     @property
     def comm(self) -> Any:
@@ -189,19 +190,19 @@ def _attempt(function: Callable[..., Any], *arguments: Any) -> None:
         return
 
 
-def _free(module: Any, comm: Any, memory: list[tuple[Any, int]]) -> None:
+def _free(module: Any, comm: Any, memory: list[tuple[Any, MappedMemory]]) -> None:
     while memory:
-        window, address = memory.pop()
+        window, held = memory.pop()
         _attempt(module.comm_window_deregister, comm, window)
-        _attempt(module.mem_free, address)
+        held.free()
 
 
-def _drop(context: Context, module: Any, held: list[Any], memory: list[tuple[Any, int]]) -> None:
+def _drop(context: Context, module: Any, held: list[Any], memory: list[tuple[Any, MappedMemory]]) -> None:
     """Abort a communicator that was dropped without close(), or whose work does not end; for finalizers."""
     if held and context.attempt("cuCtxPushCurrent", context.handle) == 0:
         _attempt(module.comm_abort, held.pop())
-        for _, address in memory:
-            _attempt(module.mem_free, address)
+        for _, each in memory:
+            each.free()
         memory.clear()
         context.attempt("cuCtxPopCurrent")
 
@@ -268,26 +269,16 @@ def _bound(call: Call) -> Callable[[], Any]:
     return lambda: reduce(source, target, form.elements, type_, OPERATIONS[form.op], comm, stream)
 
 
-def allocate(links: Sequence[Link], nbytes: int, timeout: float) -> list[int]:
-    """Allocate memory of NCCL's on each of this process's ranks and register it as a symmetric window; return the
-    addresses. It is freed with the communicator."""
-    module, addresses = links[0].module, []
-    try:
-        for link in links:
-            link.expect_open()
-            link.context.make_current()  # the memory is on the current device
-            addresses.append(int(module.mem_alloc(nbytes)))
-    except Exception as error:
-        raise told(error, module, "ncclMemAlloc") from error
-    windows: list[Any] = []
+def register(links: Sequence[Link], memory: Sequence[MappedMemory], timeout: float) -> None:
+    """Register memory of this process's ranks as one symmetric window; it is freed with the communicators."""
+    module, windows = links[0].module, list[Any]()
 
-    def register(link: Link, address: int) -> None:
-        link.context.make_current()
-        windows.append(module.comm_window_register(link.comm, address, nbytes, _SYMMETRIC))
+    def one(link: Link, held: MappedMemory) -> None:
+        link.expect_open()
+        windows.append(module.comm_window_register(link.comm, held.address, held.nbytes, _SYMMETRIC))
 
-    registrations = [functools.partial(register, link, at) for link, at in zip(links, addresses, strict=True)]
+    registrations = [functools.partial(one, link, held) for link, held in zip(links, memory, strict=True)]
     _grouped(module, "ncclCommWindowRegister", registrations)
-    for link, window, at in zip(links, windows, addresses, strict=True):
+    for link, window, held in zip(links, windows, memory, strict=True):
         link.settle("ncclCommWindowRegister", timeout)
-        link.memory.append((window, at))
-    return addresses
+        link.memory.append((window, held))

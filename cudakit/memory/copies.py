@@ -31,6 +31,7 @@ MANY = 1024
 MOST = 65536
 
 _FILL_BLOCK = 1 << 16
+_BATCHES_FROM = 12080  # the first driver version with batches of copies
 
 
 def _plan(context: Context, shape: Shape, itemsize: int, destination: Shape, source: Shape) -> CopyPlan | None:
@@ -151,6 +152,42 @@ def device_to_device(
         return False
     _run(context, stream, plan, to[0], from_[0], to_host=False, from_host=False)
     return True
+
+
+def beside_kernels(
+    context: Context, stream: Any, shape: Shape, itemsize: int, to: tuple[int, Shape], from_: tuple[int, Shape]
+) -> None:
+    """Queue a copy like `device_to_device`, by a copy engine if the driver can, so that it overlaps with kernels.
+
+    The driver's other copies within a device use the multiprocessors: they wait until running kernels leave some free.
+    Raises ValueError if the layouts need too many pieces.
+    """
+    plan = _plan(context, shape, itemsize, to[1], from_[1])
+    if plan is None:
+        return
+    plan, driver = _few_enough(plan, shape, to[1]), context.driver
+    if context.kind != "gpu" or _driver_version(context) < _BATCHES_FROM or context.captures.of(stream) is not None:
+        _run(context, stream, plan, to[0], from_[0], to_host=False, from_host=False)
+        return
+    operations = []
+    for target, source in plan.offsets():
+        one = driver.CUDA_MEMCPY3D_BATCH_OP()
+        for operand, address, pitch in (
+            (one.src, from_[0] + source, plan.source_pitch),
+            (one.dst, to[0] + target, plan.destination_pitch),
+        ):
+            operand.type = driver.CUmemcpy3DOperandType.CU_MEMCPY_OPERAND_TYPE_POINTER
+            operand.op.ptr.ptr = driver.CUdeviceptr(address)
+            operand.op.ptr.rowLength = pitch if plan.rows > 1 else 0
+        one.extent.width, one.extent.height, one.extent.depth = plan.width, plan.rows, 1
+        one.srcAccessOrder = driver.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+        one.flags = driver.CUmemcpyFlags.CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE
+        operations.append(one)
+    context.call("cuMemcpy3DBatchAsync", len(operations), operations, 0, stream)
+
+
+def _driver_version(context: Context) -> int:
+    return int(context.call("cuDriverGetVersion"))
 
 
 def _few_enough(plan: CopyPlan | None, shape: Shape, strides: Shape) -> CopyPlan:

@@ -13,18 +13,20 @@ from cudakit.libs.collectives import expect_operand
 from cudakit.libs.nccl import Communicator
 from cudakit.libs.products import product_shape
 from cudakit.memory import array as memory
+from cudakit.memory import copies
 from cudakit.memory.array import DeviceArray
 from cudakit.parallel.operands import close_all, expect_list, on_streams, outputs
 
 #: Blocks of rows per product, unless the caller passes others.
-BLOCKS = 5
+BLOCKS = 3
 _UNIT = 128  # blocks of large products are multiples of this many rows, a whole number of every kernel's tiles
 
 
 def row_blocks(rows: int, count: int = BLOCKS) -> list[int]:
-    """Return the extents of `count` blocks of rows, the last one a quarter of the others.
+    """Return the extents of `count` blocks of rows: equal ones, and a last one of about a sixteenth of the rows.
 
-    The collective of the last block overlaps with no product, so the last block is small.
+    The collective of the last block overlaps with no product, so that block is small; it is as large as it is so that
+    the collective of the block before it overlaps with its product.
 
     Args:
         rows: The number of rows.
@@ -38,7 +40,7 @@ def row_blocks(rows: int, count: int = BLOCKS) -> list[int]:
     if count == 1 or rows < 2:
         return [rows] if rows else []
     unit = _UNIT if rows >= 4 * count * _UNIT else 1
-    last = max(1, round(rows / (4 * count - 3) / unit)) * unit
+    last = max(1, min(round(rows / 16 / unit), rows // count // unit)) * unit
     cuts = [(rows - last) * i // (count - 1) // unit * unit for i in range(count - 1)] + [rows - last, rows]
     return [stop - start for start, stop in itertools.pairwise(cuts) if stop > start]
 
@@ -114,7 +116,11 @@ def column_product(
                 rank.all_gather(rank.side_stream, part[rank.rank], out=part)
         for rank, part, whole in zip(ranks, gathered, out, strict=True):
             for source, (start, stop) in enumerate(itertools.pairwise(places)):
-                whole[first:last, start:stop].copy_from(part[source][:, : stop - start], rank.side_stream)
+                result, gotten = whole[first:last, start:stop], part[source][:, : stop - start]
+                if last == m:  # no product is running any more
+                    result.copy_from(gotten, rank.side_stream)
+                else:
+                    _copy_beside_products(result, gotten, rank.side_stream)
     _join(on, ranks)
     if scratch is None:
         close_all(kept)
@@ -216,6 +222,14 @@ def _flat(rank: Communicator, scratch: DeviceArray, elements: int, dtype: Any) -
             f"{scratch.dtype}"
         )
     return scratch.reshape(-1)
+
+
+def _copy_beside_products(target: DeviceArray, source: DeviceArray, stream: Stream) -> None:
+    """Queue a copy within a device by a copy engine: the products occupy all multiprocessors."""
+    for array in (target, source):
+        array.allocation.uses.add(stream)
+    to, from_ = (target.pointer, target.strides), (source.pointer, source.strides)
+    copies.beside_kernels(target.context, stream.expect_open(), target.shape, target.itemsize, to, from_)
 
 
 def _join(streams: Sequence[Stream], ranks: Sequence[Communicator]) -> None:
