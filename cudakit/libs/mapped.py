@@ -10,7 +10,7 @@ from cudakit.driver.context import Context
 class MappedMemory:
     """At least `nbytes` of a GPU's memory. All GPUs with peer access to it may read and write it.
 
-    address: where it is mapped. nbytes: its size, a multiple of the driver's granularity.
+    address: of the mapping. nbytes: its size, a multiple of the driver's granularity.
     """
 
     def __init__(self, context: Context, nbytes: int) -> None:

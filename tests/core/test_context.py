@@ -290,7 +290,7 @@ def test_peer_access_that_something_else_enabled_already():
 @pytest.mark.parametrize("access", [False, True])
 @pytest.mark.parametrize("to", [np.s_[:, :4], np.s_[:, 1:8:2], np.s_[::2, ::-1]])
 def test_strided_copies_between_devices(to: Any, access: bool) -> None:
-    """With peer access the rows are copied directly, else through contiguous memory; both give the same result."""
+    """With peer access the rows are copied directly, else through contiguous memory; both have the same result."""
     with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
         if access:
             first.enable_peer(second)

@@ -92,7 +92,7 @@ def test_every_item_is_there_once_whatever_is_killed(tmp_path):
         assert second.returncode == 0
 
     items, skipped, lost, shares = eval(said.splitlines()[-1].partition(" ")[2].replace(" ", ", ", 3))
-    assert finished / 2 < skipped < COUNT  # the journal may be a few shares behind the killed client's count
+    assert finished / 2 < skipped < COUNT  # the killed client may not have recorded its last shares
     assert items + skipped == COUNT
     assert sum(count for _, count in shares) == items
     by_name = dict(shares)
