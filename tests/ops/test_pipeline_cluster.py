@@ -336,6 +336,6 @@ def test_a_worker_whose_device_was_lost_serves_the_next_run(client, images, tmp_
         )
 
     with pytest.raises(pipeline.PipelineError, match=r"(?s)worker \d: .*out-of-bounds access"):
-        pipeline.run(faulty, tmp_path / "in.npy", None, on=client)
-    pipeline.run(doubled, tmp_path / "in.npy", tmp_path / "out.npy", on=client)
+        pipeline.run(faulty, tmp_path / "in.npy", None, on=client, devices="sim")
+    pipeline.run(doubled, tmp_path / "in.npy", tmp_path / "out.npy", on=client, devices="sim")
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * images)
