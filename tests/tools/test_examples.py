@@ -33,6 +33,7 @@ SHORT = {
     "gemm_fft": ["--count", "7", "--size", "6", "--chunk", "3"],
     "hybrid_filter": ["--size", "20"],
     "ptychography": ["--positions", "2", "--size", "12"],
+    "cluster": ["--count", "9", "--size", "16", "--chunk", "2"],
     "several_devices": ["--count", "9", "--size", "16", "--chunk", "2"],
     "tensor_parallel": ["--shapes", "20x17x12"],
     "block_shapes": ["--shapes", "3x8x40"],
