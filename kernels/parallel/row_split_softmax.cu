@@ -5,9 +5,9 @@
 // writes this device's columns.
 //
 // x, y: (rows, cols), with strides in elements; y may be x. mask: bool, with stride 0 along broadcast axes; false hides
-// an element, whose result is 0 unless the row is NaN. pairs: (devices, rows). T is float, __half or __nv_bfloat16; arithmetic is in float.
-// A row with a visible NaN or +inf, or whose visible elements are all -inf, becomes NaN on all devices; a completely
-// hidden row becomes 0.
+// an element, whose result is 0 unless the row is NaN. pairs: (devices, rows). T is float, __half or __nv_bfloat16;
+// arithmetic is in float. A row with a visible NaN or +inf, or whose visible elements are all -inf, becomes NaN on all
+// devices; a completely hidden row becomes 0.
 //
 // Bottleneck: memory bandwidth; x is read twice.
 #include <cuda_bf16.h>
@@ -33,8 +33,8 @@ __device__ __forceinline__ Online block_merge(Online share, float* maxima, float
 
 // grid: rows, block: a multiple of 32
 template <class T, class M, bool MASKED>
-__global__ void __launch_bounds__(1024) local_sums(const T* x, const M* mask, Online* pairs, int64 x_row,
-    int64 x_col, int64 mask_row, int64 mask_col, int64 cols) {
+__global__ void __launch_bounds__(1024) local_sums(
+    const T* x, const M* mask, Online* pairs, int64 x_row, int64 x_col, int64 mask_row, int64 mask_col, int64 cols) {
     __shared__ float maxima[kWarp], sums[kWarp];
     const int64 row = blockIdx.x;
     Online share = online_empty();
