@@ -152,7 +152,7 @@ class ClusterRun:
                 "function", start, stop,
             ) from WorkerLost(f"{workers} workers were lost")  # fmt: skip
         except OSError as error:
-            raise self._error(f"finishing the output failed: {type(error).__name__}: {error}", "write", 0, 0) from error
+            raise self._error(f"writing the output failed: {type(error).__name__}: {error}", "write", 0, 0) from error
         finally:
             self._client.unsubscribe_topic(self._topic)
             if not complete:
@@ -298,19 +298,10 @@ class ClusterRun:
         self._looked = time.perf_counter()
 
     def _devices_of(self, address: str) -> Devices:
-        """Return a worker's devices: those named by the caller, or its part of its host's GPUs.
-
-        Workers with different CUDA_VISIBLE_DEVICES, as dask-cuda starts them, use the first of theirs.
-        """
         member = self._members[address]
         beside = self._on(member.place.host)
-        gpus, workers = member.place.gpus, len(beside)
-        if self._specs or not gpus:
-            return Devices(self._specs, workers)
-        if len({other.place.visible for other in beside}) > 1:
-            return Devices(("gpu:0",), workers)
-        mine = [number for number in range(gpus) if number % workers == member.position] or [member.position % gpus]
-        return Devices(tuple(f"gpu:{number}" for number in mine), workers)
+        specs = self._specs or part_of_host(member.place, member.position, [other.place for other in beside])
+        return Devices(specs, len(beside))
 
     # Reports ----------------------------------------------------------------------------------------------------------
 
@@ -397,6 +388,20 @@ class ClusterRun:
         return PipelineError(
             f"{text.rstrip('.')}. {kept}.", chunk=chunk, start=start, stop=stop, stage=stage, report=report
         )
+
+
+def part_of_host(place: Place, position: int, beside: Sequence[Place]) -> tuple[str, ...]:
+    """Return the names of a worker's GPUs: its part of its host's, which the workers `beside` it, itself too, divide.
+
+    Workers with different CUDA_VISIBLE_DEVICES, as dask-cuda starts them, use the first of theirs. Without a GPU it is
+    empty, for the default device.
+    """
+    if not place.gpus:
+        return ()
+    if len({other.visible for other in beside}) > 1:
+        return ("gpu:0",)
+    mine = [number for number in range(place.gpus) if number % len(beside) == position]
+    return tuple(f"gpu:{number}" for number in mine or [position % place.gpus])
 
 
 def _is_loss(future: Future) -> bool:

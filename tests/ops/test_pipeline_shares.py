@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cudakit.pipeline.cluster import part_of_host
 from cudakit.pipeline.shares import LOSSES, ItemsLost, Shares
+from cudakit.pipeline.worker import Place
 
 LIMIT = 100_000  # events: far more than any run needs
 
@@ -92,6 +94,22 @@ def test_shares_are_not_doubled_if_results_go_straight_to_their_place():
     simulated(shares, {"slow": 1.0, "quick": 100.0})
     assert shares.doubled == 0
     assert shares.taken > 0
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "parts"),
+    [
+        (2, [None, None], [["gpu:0"], ["gpu:1"]]),
+        (4, [None], [["gpu:0", "gpu:1", "gpu:2", "gpu:3"]]),
+        (4, [None, None], [["gpu:0", "gpu:2"], ["gpu:1", "gpu:3"]]),
+        (1, [None, None, None], [["gpu:0"], ["gpu:0"], ["gpu:0"]]),
+        (2, ["0,1", "1,0"], [["gpu:0"], ["gpu:0"]]),
+        (0, [None, None], [[], []]),
+    ],
+)
+def test_the_workers_of_a_host_divide_its_gpus(gpus, visible, parts):
+    places = [Place("host", names, gpus) for names in visible]
+    assert [list(part_of_host(place, number, places)) for number, place in enumerate(places)] == parts
 
 
 def test_items_that_are_lost_with_every_worker_end_the_run():
