@@ -385,7 +385,7 @@ def compute_share(
             session = _session(job, devices, tell)
             begun = True
             try:
-                done = session.process(start, stop, portions, lambda: _cancelled(worker, key))
+                done = session.process(start, stop, portions, lambda: cancelled(worker, key))
             except Stopped:  # it ended while it was idle
                 continue
             return ShareDone(session.computed, session.chunk) if done else None
@@ -412,7 +412,7 @@ class _Teller:
             self._tell(items)
 
 
-def _cancelled(worker: Any, key: str) -> bool:
+def cancelled(worker: Any, key: str) -> bool:
     """Whether Dask no longer needs a task's result: it was cancelled, or its client is gone."""
     task = worker.state.tasks.get(key)
     return task is None or task.state in ("cancelled", "resumed", "released", "forgotten")

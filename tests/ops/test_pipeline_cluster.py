@@ -322,6 +322,35 @@ def test_a_worker_frees_its_pipeline_after_the_run(client, images, tmp_path):
         assert not names - before.get(worker, set())
 
 
+def test_a_task_sees_that_it_was_cancelled(client, tmp_path):
+    def watch(path):
+        from distributed import get_worker
+
+        from cudakit.pipeline.worker import cancelled
+
+        worker = get_worker()
+        key = worker.get_current_task()
+        Path(path, "started").touch()
+        for _ in range(400):
+            if cancelled(worker, key):
+                Path(path, "seen").touch()
+                return
+            time.sleep(0.05)
+
+    def appears(name):
+        deadline = time.monotonic() + 15
+        while not (tmp_path / name).exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return (tmp_path / name).exists()
+
+    future = client.submit(watch, str(tmp_path), pure=False)
+    assert appears("started")
+    time.sleep(0.2)
+    assert not (tmp_path / "seen").exists()
+    future.cancel()
+    assert appears("seen")
+
+
 def test_an_empty_run_makes_an_empty_output(client, tmp_path):
     np.save(tmp_path / "none.npy", np.empty((0, 3), np.float32))
     report = pipeline.run(doubled, tmp_path / "none.npy", tmp_path / "out.npy", on=client)
