@@ -51,7 +51,7 @@ def exact(*sizes: Any) -> bool:
 
 def _whole(value: Any) -> int:
     """Return `value` as an int. Raises TypeError if it is not one, or is a bool."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool)):
         raise TypeError("a bool")
     return operator.index(value)
 

@@ -1,7 +1,4 @@
-"""cuFFT for the simulated device: the functions of nvmath.bindings.cufft, computed by numpy.
-
-numpy 2 transforms float32 in float32; numpy 1 in float64, rounded at the end.
-"""
+"""cuFFT for the simulated device: the functions of nvmath.bindings.cufft, computed by numpy."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ class Between:
             one = values.flat[0]
             if not self.whole:
                 fraction, exponent = np.frexp(one)
-                short = np.ldexp(np.round(8 * fraction) / 8, exponent)
-                one = short if self.low <= short < self.high else one
+                near = (np.ldexp(whole(8 * fraction) / 8, exponent) for whole in (np.round, np.floor, np.ceil))
+                one = next((short for short in near if self.low <= short < self.high), one)
             values = np.full(shape, one)
         for place, special in self.specials if values.size else ():
             values.flat[int(place * (values.size - 1))] = special

@@ -16,6 +16,7 @@ from cudakit import Family, Launch, ceil_div
 from cudakit.errors import Refused
 from cudakit.family import CPP, Input
 from cudakit.testing import Case, cases, cases_of, check_variant, contiguous, drawing, run_case
+from cudakit.testing.declared import Between
 
 SOURCE = r"""
 #include <cuda_fp16.h>
@@ -276,6 +277,14 @@ def test_a_float_that_is_the_same_throughout_is_added_without_bias(data: st.Data
     x = np.asarray(case.values(0), np.float32)
     if x.size:
         assert family.judge(np.cumsum(x, dtype=np.float32)[-1], (x,)).ok
+
+
+def test_a_repeated_float_is_in_its_range_and_has_few_bits() -> None:
+    for low, high in ((0, 1), (-1, 0), (-2.0, 3.0)):
+        for seed in range(100):
+            one = Between(seed, low, high, whole=False, same=True)((1,))[0]
+            assert low <= one < high
+            assert (8 * np.frexp(one)[0]).is_integer()
 
 
 def test_problems_have_odd_extents_and_every_option(source: str) -> None:

@@ -56,7 +56,6 @@ def test_the_errors_that_led_to_one_are_trimmed_too_and_a_callback_stays(sim: cu
     assert files(error.__cause__) == files(error)[-1:] == [__file__]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with Python 3.11")
 def test_errors_in_a_group_are_trimmed_too(sim: cudakit.Device) -> None:
     def several() -> None:
         errors = [raised(lambda: sim.zeros(-1)), raised(lambda: [][0])]

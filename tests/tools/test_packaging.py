@@ -56,6 +56,7 @@ def test_the_version_has_one_owner(metadata):
     assert metadata["version"] == version
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f'\n  version: "{version}"\n' in (ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"`cudakit=={version}`" in (ROOT / "action.yml").read_text(encoding="utf-8")
     headings = re.findall(r"^## ([\d.]+\d)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == version
 

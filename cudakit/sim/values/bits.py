@@ -139,22 +139,10 @@ def _lop3(spec: Spec) -> Form:
 
 # ---- bits ----
 
-_count: Any = getattr(np, "bitwise_count", None)  # numpy 2
-
 
 def popcount(value: Array) -> Array:
     """The number of set bits, as uint32."""
-    if _count is not None:
-        counted: Array = _count(value).astype(U32)
-        return counted
-    kind = value.dtype.type
-    value = value - ((value >> kind(1)) & kind(0x5555555555555555 & (2 ** (8 * value.itemsize) - 1)))
-    pairs = kind(0x3333333333333333 & (2 ** (8 * value.itemsize) - 1))
-    value = (value & pairs) + ((value >> kind(2)) & pairs)
-    value = (value + (value >> kind(4))) & kind(0x0F0F0F0F0F0F0F0F & (2 ** (8 * value.itemsize) - 1))
-    ones = kind(0x0101010101010101 & (2 ** (8 * value.itemsize) - 1))
-    total: Array = ((value * ones) >> kind(8 * value.itemsize - 8)).astype(U32)
-    return total
+    return np.bitwise_count(value).astype(U32)
 
 
 def highest_bit(value: Array) -> Array:
