@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -70,13 +71,13 @@ def test_the_oldest_python_is_stated_once_and_the_same():
     assert f"Python {', '.join(listed[:-1])} and {listed[-1]} on Linux" in versions
 
 
-def test_the_conda_recipe_requires_the_same():
+def test_the_conda_recipe_and_the_citation_agree_with_the_project():
     yaml = pytest.importorskip("yaml", reason="the `test` extra has pyyaml, which reads the recipe")
     text = (ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8")
     recipe = yaml.safe_load(text)
     renamed = {
-        "nvidia-cuda-nvrtc": "cuda-nvrtc", "nvidia-cuda-runtime": "cuda-cudart-dev", "nvidia-cuda-crt": "cuda-crt",
-        "nvidia-cuda-cccl": "cuda-cccl", "nvidia-nvfatbin": "libnvfatbin",
+        "nvidia-cuda-nvrtc": "cuda-nvrtc", "nvidia-cuda-runtime": "cuda-cudart-dev",
+        "nvidia-cuda-crt": "cuda-crt-dev_linux-64", "nvidia-cuda-cccl": "cuda-cccl", "nvidia-nvfatbin": "libnvfatbin",
     }  # fmt: skip
     due = {f"python {PROJECT['requires-python']}"}
     for requirement in PROJECT["dependencies"]:
@@ -86,38 +87,75 @@ def test_the_conda_recipe_requires_the_same():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     assert {one.replace(">=", " >=") for one in build} < set(recipe["requirements"]["host"])
     assert recipe["about"]["homepage"] == HOME
+    assert recipe["source"]["url"].startswith(f"{HOME}/")
+    assert f'repository-code: "{HOME}"' in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert recipe["about"]["summary"] == PROJECT["description"]
     assert "Not built yet" in text
 
 
+def built(source: Path, into: Path, *kinds: str) -> list[Path]:
+    """Build in `source`. Returns the distributions by name: the wheel, then the sdist."""
+    pytest.importorskip("build", reason="build is in the `dev` extra")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", into, source], check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return sorted(into.iterdir())
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory) -> list[Path]:
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def tracked() -> set[str]:
+    """The files that git has, or would add."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True)
+    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+
+
 @needs_hatchling
 @pytest.mark.long
-def test_two_builds_have_the_same_bytes_and_a_package_index_takes_them(tmp_path):
-    pytest.importorskip("build", reason="build is in the `dev` extra")
-    pytest.importorskip("twine", reason="twine is in the `dev` extra")
-    found = []
-    for name in ("one", "other"):
-        subprocess.run(
-            [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / name, ROOT], check=True,
-            capture_output=True,
-        )  # fmt: skip
-        found.append(sorted((tmp_path / name).iterdir()))
-    assert [path.name for path in found[0]] == [path.name for path in found[1]]
-    for one, other in zip(*found, strict=True):
+def test_two_builds_have_the_same_bytes(distributions, tmp_path):
+    """The second one is built in another folder, by files with other times and permissions, from the sdist."""
+    with tarfile.open(distributions[1]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    [source] = tmp_path.iterdir()
+    for path in source.rglob("*"):
+        os.utime(path)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    again = built(source, tmp_path / "dist", "--sdist", "--wheel")
+    assert [path.name for path in again] == [path.name for path in distributions]
+    for one, other in zip(distributions, again, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
-    checked = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *found[0]], capture_output=True)
-    assert checked.returncode == 0, checked.stdout
-    wheel, source = found[0]
+
+
+@needs_hatchling
+@pytest.mark.long
+def test_a_package_index_accepts_them(distributions):
+    pytest.importorskip("twine", reason="twine is in the `dev` extra")
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *distributions], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@needs_hatchling
+@pytest.mark.long
+def test_distributions_have_the_tracked_files_and_no_others(distributions):
+    wheel, source = distributions
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    folders = {name.split("/")[0] for name in names}
-    assert folders == {"cudakit", f"cudakit-{cudakit.__version__}.dist-info"}
-    kernels = {path.relative_to(ROOT).as_posix() for path in (ROOT / "kernels").rglob("*.cu*")}
-    assert {f"cudakit/{name}" for name in kernels} <= set(names)
-    assert "cudakit/py.typed" in names
+        names = set(archive.namelist())
+    about = f"cudakit-{cudakit.__version__}.dist-info"
+    assert {f"{about}/licenses/LICENSE", "cudakit/py.typed", "cudakit/kernels/softmax/09_registers.cu"} <= names
     with tarfile.open(source) as archive:
         inside = {Path(*Path(member.name).parts[1:]).as_posix() for member in archive.getmembers()}
-    assert kernels | {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"} <= inside
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    if tracked.returncode == 0 and tracked.stdout:
-        assert inside - {"PKG-INFO"} <= set(tracked.stdout.split("\n"))
+    assert {"LICENSE", "README.md", "pyproject.toml", "tests/conftest.py"} <= inside
+    if not tracked():
+        pytest.skip("the files of the repository are not known: this is no git checkout")
+    package = {name for name in tracked() if name.startswith("cudakit/")}
+    kernels = {f"cudakit/{name}" for name in tracked() if name.startswith("kernels/")}
+    assert {name for name in names if not name.startswith(about)} == package | kernels
+    left_out = (".ci/", ".pre-commit-config.yaml", ".clang-format", "config.ncu-cfg", "profiles/")
+    assert inside - {"PKG-INFO"} == {name for name in tracked() if not name.startswith(left_out)}
