@@ -66,7 +66,8 @@ def test_the_oldest_python_is_stated_once_and_the_same():
     oldest = PROJECT["requires-python"].removeprefix(">=")
     listed = [text.rsplit(" ", 1)[1] for text in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", text)]
     assert listed[0] == oldest
-    assert f"Python {oldest} or later" in (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    for page in ("README.md", "docs/start.md", "docs/index.md"):
+        assert f"Python {oldest} or later" in (ROOT / page).read_text(encoding="utf-8"), page
     versions = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
     assert f"Python {', '.join(listed[:-1])} and {listed[-1]} on Linux" in versions
 
