@@ -18,6 +18,7 @@ from cudakit.pipeline.cluster import WorkerLost
 from cudakit.pipeline.entry import run
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.hdf5 import FromHDF5, ToHDF5
 from cudakit.pipeline.refusals import (
     ContentsRefused,
     FileMissing,
@@ -47,6 +48,7 @@ __all__ = [
     "FromArray",
     "FromFile",
     "FromFiles",
+    "FromHDF5",
     "FromZarr",
     "Item",
     "Link",
@@ -62,6 +64,7 @@ __all__ = [
     "ToArray",
     "ToFile",
     "ToFolder",
+    "ToHDF5",
     "ToMap",
     "ToZarr",
     "WorkerLost",

@@ -254,11 +254,12 @@ class ToFile(JournaledSink):
         if not spec.overwrite and not begun:
             expect_disk(self.path.parent, spec, 0)
         journal, finished = self._begin(spec, {"direct": True} if self._unbuffered else {})
-        header = self._header(spec.count or 0, spec.item)
+        header, trailer = self._frame(spec.count, spec.item)
         self._offset = len(header)
         if finished:
             items = finished[-1][1] if spec.count is None else spec.count
-            expect_size(self._part, self._record, self._offset + items * spec.item.nbytes, exact=spec.count is not None)
+            due = self._offset + items * spec.item.nbytes + (len(trailer) if spec.count is not None else 0)
+            expect_size(self._part, self._record, due, exact=spec.count is not None)
         if not spec.overwrite:
             expect_disk(self.path.parent, spec, sum(stop - start for start, stop in finished))
         self._replaces = spec.overwrite or there
@@ -267,13 +268,15 @@ class ToFile(JournaledSink):
             with explained(f"{self._part}, the place for the results,", "pass another output, or free disk space"):
                 write_whole(self._file, np.frombuffer(header, np.uint8), 0)
                 if spec.count is not None:
-                    os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes)
+                    os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes + len(trailer))
             if self._unbuffered:
                 self._direct = DiskFile(self._part, os.O_RDWR, direct=True)
         return finished
 
-    def _header(self, count: int, item: Item) -> bytes:
-        return npy_header_bytes(count, item, length=PAGE if self._unbuffered else 0)
+    def _frame(self, count: int | None, item: Item) -> tuple[bytes, bytes]:
+        """Return the bytes before and after the items. count: None if it is unknown; the length of the first part does
+        not depend on it."""
+        return npy_header_bytes(count or 0, item, length=PAGE if self._unbuffered else 0), b""
 
     def _count_of_finished(self, spec: SinkSpec) -> int | None:
         """Return the number of items in the finished file; None if the file does not fit this job."""
@@ -290,7 +293,9 @@ class ToFile(JournaledSink):
             return  # an earlier run finished it
         super().finish(count)
         self._whole = False
-        os.pwrite(self._file, self._header(count, self._item), 0)
+        header, trailer = self._frame(count, self._item)
+        write_whole(self._file, np.frombuffer(header, np.uint8), 0)
+        write_whole(self._file, np.frombuffer(trailer, np.uint8), self._offset + count * self._item.nbytes)
         # Synced before it is renamed, so that the file is complete under its name even after a power failure.
         os.fsync(self._file)
         if self.path.exists() and not self._replaces:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.pipeline import hdf5
+from cudakit.pipeline.hdf5 import FromHDF5
 from cudakit.pipeline.sources import Blocks, FromArray, FromFile, FromFiles, Source
 from cudakit.pipeline.zarr_arrays import is_array, is_zarr
 from cudakit.pipeline.zarr_source import FromZarr
@@ -30,7 +32,9 @@ def as_source(given: Any) -> Source | Blocks:
     if isinstance(given, (str, os.PathLike)):
         if is_zarr(given):
             return FromZarr(given)
-        return FromFiles(given) if Path(given).is_dir() else FromFile(given)
+        if Path(given).is_dir():
+            return FromFiles(given)
+        return FromHDF5(given) if Path(given).suffix in hdf5.SUFFIXES else FromFile(given)
     if isinstance(given, list) and given and all(isinstance(path, (str, os.PathLike)) for path in given):
         return FromFiles(given)
     if isinstance(given, Iterator):

@@ -16,6 +16,8 @@ from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.framed import FramedFile
+from cudakit.pipeline.hdf5 import FromHDF5
 from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sinks import ToArray
@@ -152,11 +154,13 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     A memory map or a Zarr array may be its own source; such a run is marked as one that cannot be resumed.
     """
     folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
-    files = {source.path.resolve() for source in sources if isinstance(source, FromFile)}
+    files = {source.path.resolve() for source in sources if isinstance(source, (FromFile, FromHDF5))}
     zarrs = {str(source.place) for source in sources if isinstance(source, FromZarr)}
     for sink in sinks:
         if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
             raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
+        if isinstance(sink, FramedFile) and sink.path.resolve() in files:
+            raise ValueError(f"the file for results is a source, {sink.path}: pass another file")
         in_place = isinstance(sink, ToMap) and sink.path.resolve() in files
         if isinstance(sink, ToZarr) and str(sink.place) in zarrs:
             if sink.place.url:

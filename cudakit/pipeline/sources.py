@@ -269,12 +269,10 @@ class FromFile(Source):
         self._opened().read(into, self._offset + start * self.item.nbytes)
 
     def identity(self) -> dict[str, Any]:
-        status = _status(self.path)
-        file = {"path": str(self.path.resolve()), "size": status.st_size, "modified": status.st_mtime_ns}
-        return {**file, "offset": self._offset, **super().identity()}
+        return {**file_identity(self.path), "offset": self._offset, **super().identity()}
 
     def modified(self, number: int) -> int | None:
-        return _status(self.path).st_mtime_ns
+        return file_modified(self.path)
 
     def close(self) -> None:
         if self._file is not None:
@@ -337,16 +335,10 @@ class FromFiles(Source):
                 os.close(file)
 
     def identity(self) -> dict[str, Any]:
-        files = [(os.path.abspath(path), _status(path)) for path in self._paths]
-        listed = [f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files]
-        return {
-            "path": os.path.dirname(files[0][0]), "size": sum(status.st_size for _, status in files),
-            "modified": max(status.st_mtime_ns for _, status in files),
-            "files": hashlib.sha256(os.fsencode("\n".join(listed))).hexdigest(), **super().identity(),
-        }  # fmt: skip
+        return {**files_identity(self._paths), **super().identity()}
 
     def modified(self, number: int) -> int | None:
-        return _status(self._paths[number]).st_mtime_ns
+        return file_modified(self._paths[number])
 
     def labels(self, start: int, stop: int) -> list[str] | None:
         return None if self._names is None else self._names[start:stop]
@@ -436,8 +428,30 @@ def digest(first: HostArray) -> str:
     return hashlib.sha256(as_bytes(first[:count])).hexdigest()
 
 
+def file_identity(path: Path) -> dict[str, Any]:
+    """Return path, size and time of the last change of a source's file, for `Source.identity`."""
+    status = _status(path)
+    return {"path": str(path.resolve()), "size": status.st_size, "modified": status.st_mtime_ns}
+
+
+def files_identity(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+    """Return what `file_identity` does, for several files together, and a hash of their list."""
+    files = [(os.path.abspath(path), _status(path)) for path in paths]
+    listed = [f"{path} {status.st_size} {status.st_mtime_ns}" for path, status in files]
+    return {
+        "path": os.path.dirname(files[0][0]), "size": sum(status.st_size for _, status in files),
+        "modified": max(status.st_mtime_ns for _, status in files),
+        "files": hashlib.sha256(os.fsencode("\n".join(listed))).hexdigest(),
+    }  # fmt: skip
+
+
+def file_modified(path: str | os.PathLike[str]) -> int:
+    """Return the time of the last change of a source's file, in nanoseconds."""
+    return _status(path).st_mtime_ns
+
+
 def _status(path: str | os.PathLike[str]) -> os.stat_result:
-    with explained(f"the source {os.fspath(path)!r}", "name .npy files that exist"):
+    with explained(f"the source {os.fspath(path)!r}", "name files that exist"):
         return os.stat(path)
 
 

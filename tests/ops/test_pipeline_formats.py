@@ -1,0 +1,188 @@
+"""HDF5, TIFF and Parquet files as sources and sinks of pipelines."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudakit
+from cudakit import pipeline
+
+COUNT = 23
+ITEMS = np.random.default_rng(0).standard_normal((COUNT, 6, 5), dtype=np.float32)
+
+
+def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+    out.copy_from(x, chunk.stream)
+
+
+def stops_at(index: int) -> Callable[..., None]:
+    def work(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
+        if chunk.index == index:
+            raise RuntimeError("off")
+        same(chunk, x, out)
+
+    return work
+
+
+def blocks() -> Iterator[Any]:
+    for start in range(0, COUNT, 5):
+        yield ITEMS[start : start + 5]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def spec(count: int = COUNT, items: Any = ITEMS) -> pipeline.SinkSpec:
+    from cudakit.pipeline.origin import RunOrigin
+
+    item = pipeline.Item.of(items.shape[1:], items.dtype)
+    return pipeline.SinkSpec(item, count, RunOrigin([pipeline.FromArray(items)], count))
+
+
+def read_all(given: Any) -> np.ndarray:
+    """The items that a source reads after it was sent to another process, in ranges of three."""
+    source = pickle.loads(pickle.dumps(given))
+    out = np.empty((source.count, *source.item.shape), source.item.dtype)
+    for start in range(0, source.count, 3):
+        stop = min(start + 3, source.count)
+        source.read(start, stop, out[start:stop])
+    source.close()
+    return out
+
+
+def through_portions(sink: pipeline.Sink, items: Any = ITEMS) -> None:
+    """Write items as a cluster's workers do: one share is discarded and computed again."""
+    count, middle = len(items), len(items) // 2
+    assert not sink.private
+    wanted = spec(count, items)
+    assert sink.open(wanted) == []
+    for attempt, start, stop, lost in [
+        ("a", 0, middle, False),
+        ("b", middle, count, True),
+        ("c", middle, count, False),
+    ]:
+        portion = pickle.loads(pickle.dumps(sink.portion(attempt)))
+        portion.open(wanted)
+        for at in range(start, stop, 4):
+            portion.write(at, min(at + 4, stop), items[at : min(at + 4, stop)])
+        if lost:
+            portion.close()
+            sink.discard(attempt)
+            continue
+        portion.finish(stop - start)
+        portion.close()
+        sink.adopt(attempt, start, stop)
+    sink.finish(count)
+    sink.close()
+
+
+# HDF5 -----------------------------------------------------------------------------------------------------------------
+
+HDF5 = {"plain": {}, "chunks": {"chunks": 4}, "cut": {"chunks": (3, 4, 5)}, "gzip": {"compression": "gzip"}}
+
+
+@pytest.fixture
+def h5py() -> Any:
+    return pytest.importorskip("h5py", reason="needs the hdf5 extra")
+
+
+@pytest.mark.parametrize("kind", HDF5)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_items_go_from_hdf5_to_hdf5(h5py: Any, device: cudakit.Device, tmp_path: Path, kind: str, threads: int) -> None:
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        options = {**HDF5[kind], "chunks": (4, 6, 5)} if kind == "chunks" else HDF5[kind]
+        file.create_dataset("entry/images", data=ITEMS, **options)
+    sink = pipeline.ToHDF5(tmp_path / "out.h5", "a/b/c", **HDF5[kind])
+    pipeline.run(same, tmp_path / "in.h5", sink, devices=device, readers=threads, writers=threads)
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_array_equal(file["a/b/c"][:], ITEMS)
+        assert file["a/b/c"].compression == HDF5[kind].get("compression")
+    assert names(tmp_path) == ["in.h5", "out.h5"]
+    np.testing.assert_array_equal(read_all(pipeline.FromHDF5(tmp_path / "in.h5")), ITEMS)
+
+
+@pytest.mark.parametrize("kind", HDF5)
+def test_a_generator_fills_an_hdf5_file(h5py: Any, device: cudakit.Device, tmp_path: Path, kind: str) -> None:
+    pipeline.run(same, blocks(), pipeline.ToHDF5(tmp_path / "out.hdf5", **HDF5[kind]), devices=device)
+    np.testing.assert_array_equal(read_all(pipeline.FromHDF5(tmp_path / "out.hdf5", "data")), ITEMS)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", ">i4", "complex64", "bool", ">f8"])
+def test_hdf5_keeps_numbers(h5py: Any, device: cudakit.Device, tmp_path: Path, dtype: str) -> None:
+    items = (10 * ITEMS).astype(dtype)
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["data"] = items
+    pipeline.run(same, tmp_path / "in.h5", tmp_path / "out.h5", devices=device)
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["data"].dtype == items.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(file["data"][:], items)
+
+
+def test_no_items_make_an_empty_dataset(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    pipeline.run(same, ITEMS[:0], tmp_path / "out.h5", devices=device)
+    assert pipeline.FromHDF5(tmp_path / "out.h5").count == 0
+
+
+def test_a_stopped_run_into_hdf5_continues(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    out = tmp_path / "out.h5"
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(3), ITEMS, out, devices=device, chunk=4, streams=1)
+    assert names(tmp_path) == ["out.h5.journal", "out.h5.part"]
+    with pytest.raises(pipeline.FileOccupied, match="resume=True"):
+        pipeline.run(same, ITEMS, out, devices=device)
+    report = pipeline.run(same, ITEMS, out, devices=device, resume=True)
+    assert report.items < COUNT
+    np.testing.assert_array_equal(read_all(pipeline.FromHDF5(out)), ITEMS)
+    assert pipeline.run(same, ITEMS, out, devices=device, resume=True).items == 0
+    with pytest.raises(pipeline.FileOccupied):
+        pipeline.run(same, ITEMS, out, devices=device)
+    assert names(tmp_path) == ["out.h5"]
+
+
+def test_a_stopped_run_into_hdf5_chunks_leaves_nothing(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    sink = pipeline.ToHDF5(tmp_path / "out.h5", chunks=4)
+    with pytest.raises(ValueError, match="pass no chunks"):
+        pipeline.run(same, ITEMS, sink, devices=device, resume=True)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(2), ITEMS, sink, devices=device, chunk=4)
+    assert names(tmp_path) == []
+    pipeline.run(same, ITEMS, sink, devices=device, chunk=4)
+    pipeline.run(same, 2 * ITEMS, sink, devices=device, chunk=4, overwrite=True)
+    np.testing.assert_array_equal(read_all(pipeline.FromHDF5(tmp_path / "out.h5")), 2 * ITEMS)
+    assert "ToZarr" in sink.private
+
+
+def test_hdf5_files_that_cannot_be_read_are_refused(h5py: Any, tmp_path: Path) -> None:
+    path = tmp_path / "in.h5"
+    with pytest.raises(pipeline.FileMissing):
+        pipeline.FromHDF5(path)
+    with h5py.File(path, "w") as file:
+        file["a"], file["b"], file["text"], file["one"] = ITEMS, ITEMS, "words", 1.0
+    for dataset, message in ((None, "4 datasets: pass dataset=, one of a, b"), ("c", "no dataset 'c'"),
+                             ("text", "array of numbers"), ("one", "array of numbers")):  # fmt: skip
+        with pytest.raises(pipeline.ContentsRefused, match=message):
+            pipeline.FromHDF5(path, dataset)
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(pipeline.ContentsRefused, match="truncated"):
+        pipeline.FromHDF5(path, "a")
+    path.write_bytes(b"words" * 1000)
+    with pytest.raises(pipeline.ContentsRefused, match="not a readable HDF5 file"):
+        pipeline.FromHDF5(path)
+
+
+def test_workers_write_one_hdf5_file(h5py: Any, tmp_path: Path) -> None:
+    through_portions(pipeline.ToHDF5(tmp_path / "out.h5"))
+    np.testing.assert_array_equal(read_all(pipeline.FromHDF5(tmp_path / "out.h5")), ITEMS)
+
+
+def test_a_source_is_not_its_own_result(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    pipeline.run(same, ITEMS, tmp_path / "out.h5", devices=device)
+    with pytest.raises(ValueError, match="is a source"):
+        pipeline.run(same, tmp_path / "out.h5", tmp_path / "out.h5", devices=device, overwrite=True)
