@@ -18,6 +18,7 @@ from cudakit.pipeline.cluster import WorkerLost
 from cudakit.pipeline.entry import run
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.hdf5 import FromHDF5, ToHDF5
 from cudakit.pipeline.refusals import (
     ContentsRefused,
@@ -31,7 +32,8 @@ from cudakit.pipeline.report import ChunkSpan, Link, PipelineError, PipelineRepo
 from cudakit.pipeline.sequential import sequential
 from cudakit.pipeline.sink import Sink, SinkSpec
 from cudakit.pipeline.sinks import Each, Nowhere, ToArray
-from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, FromFiles, Item, Source
+from cudakit.pipeline.sources import Blocks, Filled, FromArray, FromFile, Item, Source
+from cudakit.pipeline.tiff import FromTIFF, ToTIFF
 from cudakit.pipeline.zarr_sink import ToZarr
 from cudakit.pipeline.zarr_source import FromZarr
 
@@ -49,6 +51,7 @@ __all__ = [
     "FromFile",
     "FromFiles",
     "FromHDF5",
+    "FromTIFF",
     "FromZarr",
     "Item",
     "Link",
@@ -66,6 +69,7 @@ __all__ = [
     "ToFolder",
     "ToHDF5",
     "ToMap",
+    "ToTIFF",
     "ToZarr",
     "WorkerLost",
     "WorkerProgress",

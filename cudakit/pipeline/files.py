@@ -34,9 +34,9 @@ def place_in_file(array: np.memmap[Any, Any]) -> int:
     return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
 
 
-def is_result(name: str) -> bool:
+def is_result(name: str, suffix: str | tuple[str, ...] = ".npy") -> bool:
     """Whether a file of this name in a folder is an item."""
-    return name.endswith(".npy") and not name.startswith(".")
+    return name.endswith(suffix) and not name.startswith(".")
 
 
 def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtype[Any], int]:

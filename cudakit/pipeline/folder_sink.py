@@ -1,4 +1,4 @@
-"""A sink that writes a folder of `.npy` files, one per item."""
+"""A sink that writes a folder of `.npy` or TIFF files, one per item."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from cudakit.pipeline.lock import OutputLock, overlap
 from cudakit.pipeline.ranges import Range, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
 from cudakit.pipeline.sink import Sink, SinkSpec
+from cudakit.pipeline.tiff import SUFFIXES as TIFF_SUFFIXES
+from cudakit.pipeline.tiff import page_header, tifffile_package
 
 _TOGETHER = 32  # files per group that is synced to disk
 _SYNCS = 8  # threads that sync
@@ -29,7 +31,7 @@ _SHARES = ".pipeline-shares"  # the folder of the portions' temporary places
 
 
 class ToFolder(Sink):
-    """Writes one `.npy` file per item to a folder. A file gets its name when it is complete and on disk.
+    """Writes one file per item to a folder, `.npy` by default. A file gets its name when it is complete and on disk.
 
     The names are those of the source's files, or the items' numbers. While the run is unfinished, the file
     `.pipeline….json` records its job. Runs in several processes may share a folder if the items have names from their
@@ -37,12 +39,21 @@ class ToFolder(Sink):
 
     Args:
         path: The folder; it is made if it does not exist.
+        suffix: The format: ".npy", or ".tif" or ".tiff" for images of one page each.
+
+    Raises:
+        ImportError: If tifffile is needed and not installed.
+        ValueError: If the suffix has no known format.
     """
 
     private = ""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, suffix: str = ".npy") -> None:
+        if suffix != ".npy" and suffix not in TIFF_SUFFIXES:
+            raise ValueError(f"suffix must be .npy, {' or '.join(TIFF_SUFFIXES)}, got {suffix!r}")
+        if suffix != ".npy":
+            tifffile_package()
+        self.path, self._suffix = Path(path), suffix
         self.where = str(self.path)
         self._lock = OutputLock(self.path / ".pipeline.lock")
         self._spec: SinkSpec | None = None
@@ -63,15 +74,15 @@ class ToFolder(Sink):
             record = self.path / f".pipeline-{key}.json"
         others = self._lock.take(names, self.path)
         self._record = record
-        elsewhere = {f"{name}.npy" for part in others for name in part or ()}
-        self._spec, self._header = spec, npy_header_bytes(None, spec.item)
-        results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name)} - elsewhere
+        elsewhere = {f"{name}{self._suffix}" for part in others for name in part or ()}
+        self._begin(spec)
+        results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name, self._suffix)} - elsewhere
         if results and not spec.overwrite and not spec.resume:
             raise FileOccupied(
                 f"{self.path} already has {len(results):,} results: pass resume=True to continue, overwrite=True to "
                 "replace them, or another folder"
             )
-        numbers = _numbers(spec, results)
+        numbers = _numbers(spec, results, self._suffix)
         described = {**spec.job(), "names": names}
         self._expect_mine(spec, described, [] if spec.overwrite else numbers)
         if spec.overwrite:
@@ -87,8 +98,12 @@ class ToFolder(Sink):
         self._syncs = ThreadPoolExecutor(_SYNCS, "pipeline sync")
         return merged((number, number + 1) for number in numbers)
 
+    def _begin(self, spec: SinkSpec) -> None:
+        self._spec = spec
+        self._header = npy_header_bytes(None, spec.item) if self._suffix == ".npy" else page_header(spec.item)
+
     def _place(self, spec: SinkSpec, number: int) -> Path:
-        return self.path / f"{spec.label(number)}.npy"
+        return self.path / f"{spec.label(number)}{self._suffix}"
 
     def _expect_mine(self, spec: SinkSpec, described: dict[str, Any], numbers: list[int]) -> None:
         """Raise ContentsRefused if a resumed run would continue another job's results.
@@ -154,7 +169,7 @@ class ToFolder(Sink):
     def portion(self, attempt: str) -> Sink:
         shares = self.path.resolve() / _SHARES
         shares.mkdir(exist_ok=True)
-        return _FolderPortion(shares / attempt)
+        return _FolderPortion(shares / attempt, suffix=self._suffix)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         if self._spec is None:
@@ -193,7 +208,7 @@ class _FolderPortion(ToFolder):
     def open(self, spec: SinkSpec) -> list[Range]:
         with explained(f"{self.path}, the place for a share,", "use a file system that all workers share"):
             self.path.mkdir()
-        self._spec, self._header = spec, npy_header_bytes(None, spec.item)
+        self._begin(spec)
         self._syncs = ThreadPoolExecutor(_SYNCS, "pipeline sync")
         return []
 
@@ -201,9 +216,9 @@ class _FolderPortion(ToFolder):
         """Each file is on disk when it is written."""
 
 
-def _numbers(spec: SinkSpec, results: set[str]) -> list[int]:
+def _numbers(spec: SinkSpec, results: set[str], suffix: str) -> list[int]:
     """Return the numbers of the items whose names are among the files."""
     if spec.count is not None:
-        return [number for number in range(spec.count) if f"{spec.label(number)}.npy" in results]
-    stems = (name[: -len(".npy")] for name in results)
+        return [number for number in range(spec.count) if f"{spec.label(number)}{suffix}" in results]
+    stems = (name[: -len(suffix)] for name in results)
     return sorted(int(stem) for stem in stems if stem.isdigit() and spec.label(int(stem)) == stem)

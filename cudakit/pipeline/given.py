@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.pipeline import hdf5
+from cudakit.pipeline import hdf5, tiff
+from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.hdf5 import FromHDF5
-from cudakit.pipeline.sources import Blocks, FromArray, FromFile, FromFiles, Source
+from cudakit.pipeline.sources import Blocks, FromArray, FromFile, Source
+from cudakit.pipeline.tiff import FromTIFF
 from cudakit.pipeline.zarr_arrays import is_array, is_zarr
 from cudakit.pipeline.zarr_source import FromZarr
 
@@ -34,7 +36,10 @@ def as_source(given: Any) -> Source | Blocks:
             return FromZarr(given)
         if Path(given).is_dir():
             return FromFiles(given)
-        return FromHDF5(given) if Path(given).suffix in hdf5.SUFFIXES else FromFile(given)
+        suffix = Path(given).suffix
+        if suffix in hdf5.SUFFIXES:
+            return FromHDF5(given)
+        return FromTIFF(given) if suffix in tiff.SUFFIXES else FromFile(given)
     if isinstance(given, list) and given and all(isinstance(path, (str, os.PathLike)) for path in given):
         return FromFiles(given)
     if isinstance(given, Iterator):

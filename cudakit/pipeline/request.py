@@ -16,12 +16,14 @@ from cudakit.pipeline.chunk import Progress
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.framed import FramedFile
 from cudakit.pipeline.hdf5 import FromHDF5
 from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sinks import ToArray
-from cudakit.pipeline.sources import Blocks, FromArray, FromFile, FromFiles, Item, Source
+from cudakit.pipeline.sources import Blocks, FromArray, FromFile, Item, Source
+from cudakit.pipeline.tiff import FromTIFF
 from cudakit.pipeline.zarr_sink import ToZarr
 from cudakit.pipeline.zarr_source import FromZarr
 
@@ -154,7 +156,7 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     A memory map or a Zarr array may be its own source; such a run is marked as one that cannot be resumed.
     """
     folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
-    files = {source.path.resolve() for source in sources if isinstance(source, (FromFile, FromHDF5))}
+    files = {source.path.resolve() for source in sources if isinstance(source, (FromFile, FromHDF5, FromTIFF))}
     zarrs = {str(source.place) for source in sources if isinstance(source, FromZarr)}
     for sink in sinks:
         if isinstance(sink, ToFolder) and sink.path.resolve() in folders:

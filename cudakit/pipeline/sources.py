@@ -22,7 +22,7 @@ from cudakit.memory.array import as_dtype
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
 from cudakit.pipeline.direct import DiskFile
-from cudakit.pipeline.files import HostArray, as_bytes, file_of, is_result, npy_header, place_in_file, read_whole
+from cudakit.pipeline.files import HostArray, as_bytes, file_of, npy_header, place_in_file
 from cudakit.pipeline.refusals import ContentsRefused, explained
 
 #: Bytes of a source's first items that are hashed to identify it; at least one item.
@@ -278,70 +278,6 @@ class FromFile(Source):
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-class FromFiles(Source):
-    """Items from `.npy` files, one item per file, such as a set of images. An item's name is the stem of its file.
-
-    Args:
-        paths: The files in order; or a folder, for all its `.npy` files in order of names, except hidden files.
-        dtype: The dtype of the elements, as for `FromFile`.
-
-    Raises:
-        FileMissing: If a file or folder does not exist.
-        ContentsRefused: If a folder has no `.npy` file, or the first file cannot be read.
-    """
-
-    def __init__(self, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], dtype: Any = None) -> None:
-        self._dtype = dtype
-        if isinstance(paths, (str, os.PathLike)):
-            folder = Path(paths)
-            with explained(f"the folder {str(folder)!r} of source items", "name a folder of .npy files"):
-                paths = sorted(entry.path for entry in os.scandir(folder) if is_result(entry.name))
-            if not paths:
-                raise ContentsRefused(f"there is no .npy file in {folder}")
-        if not paths:
-            raise ValueError("the list of files must have at least 1 path, got 0")
-        self._paths = [os.fspath(path) for path in paths]
-        shape, dtype, _ = npy_header(Path(self._paths[0]), dtype)
-        self.item = Item.of(shape, dtype)
-        self.count = len(self._paths)
-        names = [Path(path).stem for path in self._paths]
-        twice = len(set(names)) < len(names)
-        # Results are saved under these names, so equal names would overwrite each other.
-        self._names = None if twice else names
-        self.named = not twice
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_paths": [os.path.abspath(path) for path in self._paths]}
-
-    @property
-    def folders(self) -> set[Path]:
-        """The folders of the files."""
-        return {Path(path).parent.resolve() for path in self._paths}
-
-    def read(self, start: int, stop: int, into: HostArray) -> None:
-        for place, path in enumerate(self._paths[start:stop]):
-            shape, dtype, offset = npy_header(Path(path), self._dtype)
-            if (tuple(shape), dtype) != (self.item.shape, self.item.dtype):
-                raise ValueError(
-                    f"all files must have the shape and dtype of the first, {self.item}: {path} has "
-                    f"{Item(tuple(shape), dtype)}"
-                )
-            file = os.open(path, os.O_RDONLY)
-            try:
-                read_whole(file, into[place : place + 1], offset, Path(path))
-            finally:
-                os.close(file)
-
-    def identity(self) -> dict[str, Any]:
-        return {**files_identity(self._paths), **super().identity()}
-
-    def modified(self, number: int) -> int | None:
-        return file_modified(self._paths[number])
-
-    def labels(self, start: int, stop: int) -> list[str] | None:
-        return None if self._names is None else self._names[start:stop]
 
 
 class Filled(Source):

@@ -186,3 +186,112 @@ def test_a_source_is_not_its_own_result(h5py: Any, device: cudakit.Device, tmp_p
     pipeline.run(same, ITEMS, tmp_path / "out.h5", devices=device)
     with pytest.raises(ValueError, match="is a source"):
         pipeline.run(same, tmp_path / "out.h5", tmp_path / "out.h5", devices=device, overwrite=True)
+
+
+# TIFF -----------------------------------------------------------------------------------------------------------------
+
+#: Ways to save pages.
+TIFF: dict[str, dict[str, Any]] = {
+    "plain": {"photometric": "minisblack"},
+    "zlib": {"photometric": "minisblack", "compression": "zlib"},
+    "tiles": {"photometric": "minisblack", "tile": (16, 16)},
+    "big endian": {"photometric": "minisblack", "byteorder": ">"},
+    "ImageJ": {"imagej": True},
+    "one description": {"photometric": "minisblack", "truncate": True},
+}
+
+
+@pytest.fixture
+def tifffile() -> Any:
+    return pytest.importorskip("tifffile", reason="needs the tiff extra")
+
+
+@pytest.mark.parametrize("kind", TIFF)
+def test_pages_go_from_tiff_to_tiff(tifffile: Any, device: cudakit.Device, tmp_path: Path, kind: str) -> None:
+    tifffile.imwrite(tmp_path / "in.tif", ITEMS, **TIFF[kind])
+    np.testing.assert_array_equal(read_all(pipeline.FromTIFF(tmp_path / "in.tif")), ITEMS)
+    pipeline.run(same, tmp_path / "in.tif", tmp_path / "out.tiff", devices=device, chunk=5, readers=3, writers=3)
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tiff"), ITEMS)
+    assert names(tmp_path) == ["in.tif", "out.tiff"]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((6, 5), "int16"), ((6, 5, 3), "uint8"), ((1, 4), "uint16")])
+def test_images_of_numbers_and_colours(
+    tifffile: Any, device: cudakit.Device, tmp_path: Path, shape: tuple[int, ...], dtype: str
+) -> None:
+    items = np.arange(7 * np.prod(shape)).reshape(7, *shape).astype(dtype)
+    pipeline.run(same, items, tmp_path / "out.tif", devices=device)
+    with tifffile.TiffFile(tmp_path / "out.tif") as file:
+        assert [page.shape for page in file.pages] == [shape] * 7
+        assert not file.is_bigtiff
+    np.testing.assert_array_equal(read_all(pipeline.FromTIFF(tmp_path / "out.tif")), items)
+
+
+def test_a_generator_fills_a_bigtiff(tifffile: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    pipeline.run(same, blocks(), tmp_path / "out.tif", devices=device)
+    with tifffile.TiffFile(tmp_path / "out.tif") as file:
+        assert file.is_bigtiff
+        np.testing.assert_array_equal(file.asarray(), ITEMS)
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".npy"])
+def test_a_folder_has_one_file_per_item(tifffile: Any, device: cudakit.Device, tmp_path: Path, suffix: str) -> None:
+    pipeline.run(same, ITEMS, pipeline.ToFolder(tmp_path / "in", suffix=suffix), devices=device)
+    out = pipeline.ToFolder(tmp_path / "out", suffix=".tif")
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(3), tmp_path / "in", out, devices=device, chunk=4, streams=1)
+    report = pipeline.run(same, tmp_path / "in", out, devices=device, readers=3, writers=3, resume=True)
+    assert report.items < COUNT
+    assert names(tmp_path / "out") == [f"{number:02}.tif" for number in range(COUNT)]
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out" / "17.tif"), ITEMS[17])
+    np.testing.assert_array_equal(read_all(pipeline.FromFiles(tmp_path / "out")), ITEMS)
+
+
+def test_a_stopped_run_into_tiff_continues(tifffile: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    out = tmp_path / "out.tif"
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(3), ITEMS, out, devices=device, chunk=4, streams=1)
+    assert names(tmp_path) == ["out.tif.journal", "out.tif.part"]
+    assert pipeline.run(same, ITEMS, out, devices=device, resume=True).items < COUNT
+    np.testing.assert_array_equal(tifffile.imread(out), ITEMS)
+    assert pipeline.run(same, ITEMS, out, devices=device, resume=True).items == 0
+
+
+def test_workers_write_tiff_files(tifffile: Any, tmp_path: Path) -> None:
+    through_portions(pipeline.ToTIFF(tmp_path / "out.tif"))
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ITEMS)
+    through_portions(pipeline.ToFolder(tmp_path / "out", suffix=".tif"))
+    np.testing.assert_array_equal(read_all(pipeline.FromFiles(tmp_path / "out")), ITEMS)
+
+
+def test_tiff_files_that_cannot_be_read_are_refused(tifffile: Any, tmp_path: Path) -> None:
+    path = tmp_path / "in.tif"
+    with pytest.raises(pipeline.FileMissing):
+        pipeline.FromTIFF(path)
+    for kind in TIFF:
+        tifffile.imwrite(path, np.tile(ITEMS, (1, 8, 8)), **TIFF[kind])
+        for kept in (0, 20, 200, 2000):
+            path.write_bytes(path.read_bytes()[: -200 if kept == 2000 else kept])
+            with pytest.raises(pipeline.ContentsRefused, match=r"in\.tif"):
+                pipeline.FromTIFF(path)
+            tifffile.imwrite(path, np.tile(ITEMS, (1, 8, 8)), **TIFF[kind])
+    path.write_bytes(b"words" * 1000)
+    with pytest.raises(pipeline.ContentsRefused, match="not a readable TIFF file"):
+        pipeline.FromTIFF(path)
+    with tifffile.TiffWriter(path) as file:
+        file.write(ITEMS[0])
+        file.write(ITEMS[0, :3])
+    with pytest.raises(pipeline.ContentsRefused, match="page 1"):
+        pipeline.FromTIFF(path)
+    tifffile.imwrite(path, ITEMS, photometric="minisblack")
+    with pytest.raises(pipeline.ContentsRefused, match="must have 1 page, got 23"):
+        pipeline.FromFiles([path])
+
+
+def test_items_that_are_no_images_are_refused(tifffile: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    for items in (ITEMS[:, 0, 0], ITEMS > 0, ITEMS[..., None]):
+        with pytest.raises(ValueError, match="must be an image"):
+            pipeline.run(same, items, tmp_path / "out.tif", devices=device)
+    with pytest.raises(ValueError, match="at least 1 page"):
+        pipeline.run(same, ITEMS[:0], tmp_path / "out.tif", devices=device)
+    assert names(tmp_path) == []
