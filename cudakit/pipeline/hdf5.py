@@ -36,7 +36,7 @@ def h5py_package() -> Any:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Convert h5py's errors for a file that is no HDF5 file, is truncated or damaged to ContentsRefused."""
+    """Convert h5py's errors for a file that is not an HDF5 file, or is truncated or damaged to ContentsRefused."""
     with explained(f"the HDF5 file {str(path)!r}", _ADVICE):
         path.stat()
         try:
