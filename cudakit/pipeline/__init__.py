@@ -20,6 +20,8 @@ from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.hdf5 import FromHDF5, ToHDF5
+from cudakit.pipeline.parquet import FromParquet
+from cudakit.pipeline.parquet_sink import ToParquet
 from cudakit.pipeline.refusals import (
     ContentsRefused,
     FileMissing,
@@ -51,6 +53,7 @@ __all__ = [
     "FromFile",
     "FromFiles",
     "FromHDF5",
+    "FromParquet",
     "FromTIFF",
     "FromZarr",
     "Item",
@@ -69,6 +72,7 @@ __all__ = [
     "ToFolder",
     "ToHDF5",
     "ToMap",
+    "ToParquet",
     "ToTIFF",
     "ToZarr",
     "WorkerLost",

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.pipeline import hdf5, tiff
+from cudakit.pipeline import hdf5, parquet, tiff
 from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.hdf5 import FromHDF5
+from cudakit.pipeline.parquet import FromParquet
 from cudakit.pipeline.sources import Blocks, FromArray, FromFile, Source
 from cudakit.pipeline.tiff import FromTIFF
 from cudakit.pipeline.zarr_arrays import is_array, is_zarr
@@ -34,9 +35,11 @@ def as_source(given: Any) -> Source | Blocks:
     if isinstance(given, (str, os.PathLike)):
         if is_zarr(given):
             return FromZarr(given)
+        suffix = Path(given).suffix
+        if suffix == parquet.SUFFIX:
+            return FromParquet(given)
         if Path(given).is_dir():
             return FromFiles(given)
-        suffix = Path(given).suffix
         if suffix in hdf5.SUFFIXES:
             return FromHDF5(given)
         return FromTIFF(given) if suffix in tiff.SUFFIXES else FromFile(given)

@@ -16,7 +16,7 @@ from cudakit.pipeline.files import HostArray, read_whole
 from cudakit.pipeline.framed import FramedFile
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
-from cudakit.pipeline.sink import Sink, SinkSpec
+from cudakit.pipeline.sink import SinkSpec
 from cudakit.pipeline.sources import Item, Source, file_identity, file_modified
 from cudakit.pipeline.zarr_sink import default_items
 
@@ -36,7 +36,7 @@ def h5py_package() -> Any:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Convert h5py's errors for a file that is not an HDF5 file, or is truncated or damaged to ContentsRefused."""
+    """Convert h5py's errors for another, a truncated or a damaged file to ContentsRefused."""
     with explained(f"the HDF5 file {str(path)!r}", _ADVICE):
         path.stat()
         try:
@@ -226,11 +226,6 @@ class ToHDF5(FramedFile):
             if stop > len(dataset):
                 dataset.resize(stop, axis=0)
             dataset[start:stop] = items
-
-    def portion(self, attempt: str) -> Sink:
-        if self._stored:
-            raise NotImplementedError(self.private)
-        return super().portion(attempt)
 
     def finish(self, count: int) -> None:
         if self._open is None:

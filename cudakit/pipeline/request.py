@@ -20,6 +20,8 @@ from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.framed import FramedFile
 from cudakit.pipeline.hdf5 import FromHDF5
 from cudakit.pipeline.origin import RunOrigin
+from cudakit.pipeline.parquet import FromParquet
+from cudakit.pipeline.parquet_sink import ToParquet
 from cudakit.pipeline.sink import Sink
 from cudakit.pipeline.sinks import ToArray
 from cudakit.pipeline.sources import Blocks, FromArray, FromFile, Item, Source
@@ -156,10 +158,11 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     A memory map or a Zarr array may be its own source; such a run is marked as one that cannot be resumed.
     """
     folders = {folder for source in sources if isinstance(source, FromFiles) for folder in source.folders}
+    folders |= {source.path.resolve() for source in sources if isinstance(source, FromParquet)}
     files = {source.path.resolve() for source in sources if isinstance(source, (FromFile, FromHDF5, FromTIFF))}
     zarrs = {str(source.place) for source in sources if isinstance(source, FromZarr)}
     for sink in sinks:
-        if isinstance(sink, ToFolder) and sink.path.resolve() in folders:
+        if isinstance(sink, (ToFolder, ToParquet)) and sink.path.resolve() in folders:
             raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
         if isinstance(sink, FramedFile) and sink.path.resolve() in files:
             raise ValueError(f"the file for results is a source, {sink.path}: pass another file")
@@ -171,7 +174,7 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
         if in_place:
             sink.forgets = "it overwrites its own source, so a chunk that was written cannot be computed again"
             sink.private = "it overwrites its own source, and a worker's items may have to be computed again"
-    places: list[object] = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder))]
+    places: list[object] = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder, ToParquet))]
     places += [str(sink.place) for sink in sinks if isinstance(sink, ToZarr)]
     for place in places:
         if places.count(place) > 1:

@@ -12,11 +12,12 @@ import numpy as np
 from cudakit.driver.context import Context
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
-from cudakit.pipeline import hdf5, tiff
+from cudakit.pipeline import hdf5, parquet, tiff
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.hdf5 import ToHDF5
+from cudakit.pipeline.parquet_sink import ToParquet
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
 from cudakit.pipeline.sources import Item
@@ -135,11 +136,13 @@ def as_sink(given: Any) -> Sink:
             return ToHDF5(path)
         if path.suffix in tiff.SUFFIXES and not path.is_dir():
             return ToTIFF(path)
+        if path.suffix == parquet.SUFFIX:
+            return ToParquet(path)
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
         raise ValueError(
-            f"{path} is neither an .npy file nor a folder, and its name does not end in .zarr, .h5, .hdf5, .tif or "
-            ".tiff: pass one of these; if a new folder has a dot in its name, add a / at the end"
+            f"{path} is neither an .npy file nor a folder, and its name does not end in .zarr, .h5, .hdf5, .tif, "
+            ".tiff or .parquet: pass one of these; if a new folder has a dot in its name, add a / at the end"
         )
     if callable(given):
         return Each(given)

@@ -295,3 +295,104 @@ def test_items_that_are_no_images_are_refused(tifffile: Any, device: cudakit.Dev
     with pytest.raises(ValueError, match="at least 1 page"):
         pipeline.run(same, ITEMS[:0], tmp_path / "out.tif", devices=device)
     assert names(tmp_path) == []
+
+
+# Parquet --------------------------------------------------------------------------------------------------------------
+
+ROWS = np.random.default_rng(1).standard_normal((COUNT, 3), dtype=np.float32)
+
+
+@pytest.fixture
+def pq() -> Any:
+    return pytest.importorskip("pyarrow.parquet", reason="needs the parquet extra")
+
+
+def table_of(items: Any) -> Any:
+    import pyarrow
+
+    columns = {name: items[:, place] for place, name in enumerate("abc")}
+    return pyarrow.table({"text": [str(number) for number in range(len(items))], **columns})
+
+
+@pytest.mark.parametrize("group", [1, 5, 100])
+def test_columns_go_from_parquet_to_parquet(pq: Any, device: cudakit.Device, tmp_path: Path, group: int) -> None:
+    pq.write_table(table_of(ROWS), tmp_path / "in.parquet", row_group_size=group)
+    source = pipeline.FromParquet(tmp_path / "in.parquet", ["c", "a"])
+    assert source.unit == (1 if group == 100 else group)
+    np.testing.assert_array_equal(read_all(source), ROWS[:, [2, 0]])
+    sink = pipeline.ToParquet(tmp_path / "out", ["x", "y"], compression="zstd")
+    pipeline.run(same, source, sink, devices=device, chunk=4, readers=3, writers=3)
+    table = pq.read_table(tmp_path / "out")
+    np.testing.assert_array_equal(table["x"], ROWS[:, 2])
+    np.testing.assert_array_equal(table["y"], ROWS[:, 0])
+    assert len(names(tmp_path / "out")) == 6
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(tmp_path / "out")), ROWS[:, [2, 0]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "uint16", "int64"])
+def test_one_column_has_plain_numbers(pq: Any, device: cudakit.Device, tmp_path: Path, dtype: str) -> None:
+    items = (10 * ROWS[:, 0]).astype(dtype)
+    pipeline.run(same, items, tmp_path / "out.parquet", devices=device, chunk=4)
+    out = np.zeros_like(items)
+    pipeline.run(same, tmp_path / "out.parquet", out, devices=device)
+    np.testing.assert_array_equal(out, items)
+    pipeline.run(same, items[:0], tmp_path / "none.parquet", devices=device)
+    assert pipeline.FromParquet(tmp_path / "none.parquet").count == 0
+
+
+def test_a_stopped_run_into_parquet_continues(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(3), ROWS, out, devices=device, chunk=4, streams=1)
+    with pytest.raises(pipeline.FileOccupied, match="resume=True"):
+        pipeline.run(same, ROWS, out, devices=device)
+    with pytest.raises(pipeline.ContentsRefused, match="another job"):
+        pipeline.run(same, 2 * ROWS, out, devices=device, resume=True)
+    assert 0 < pipeline.run(same, ROWS, out, devices=device, chunk=7, resume=True).items < COUNT
+    assert pipeline.run(same, ROWS, out, devices=device, resume=True).items == 0
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS)
+    pipeline.run(same, ROWS[:9], out, devices=device, overwrite=True)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS[:9])
+    first = out / names(out)[0]
+    first.write_bytes(first.read_bytes()[:-10])
+    with pytest.raises(pipeline.ContentsRefused, match="not a readable Parquet file"):
+        pipeline.run(same, ROWS[:9], out, devices=device, resume=True)
+
+
+def test_workers_write_parquet_files(pq: Any, tmp_path: Path) -> None:
+    through_portions(pipeline.ToParquet(tmp_path / "out"), ROWS)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(tmp_path / "out", ["data0", "data1", "data2"])), ROWS)
+    assert not [name for name in names(tmp_path / "out") if name.startswith(".")]
+
+
+def test_nulls_and_other_columns_are_refused(pq: Any, tmp_path: Path) -> None:
+    import pyarrow
+
+    path = tmp_path / "in.parquet"
+    with pytest.raises(pipeline.FileMissing):
+        pipeline.FromParquet(path)
+    pq.write_table(table_of(ROWS), path)
+    for columns, message in ((None, "'text' of .* must have integers or real"), ("d", "no column 'd'")):
+        with pytest.raises(pipeline.ContentsRefused, match=message):
+            pipeline.FromParquet(path, columns)
+    holes = pyarrow.table({"a": [1, 2, 3, None, 5], "b": [1.0] * 5})
+    pq.write_table(holes, path, row_group_size=2)
+    with pytest.raises(pipeline.ContentsRefused, match="starts at item 2: fill them"):
+        pipeline.FromParquet(path, "a")
+    with pytest.raises(pipeline.ContentsRefused, match="has 1 nulls"):
+        pipeline.FromParquet(path)
+    pq.write_table(holes, path, row_group_size=2, write_statistics=False)
+    with pytest.raises(pipeline.ContentsRefused, match="a null at item 3"):
+        read_all(pipeline.FromParquet(path, ["a"]))
+    path.write_bytes(b"words" * 100)
+    with pytest.raises(pipeline.ContentsRefused, match="not a readable Parquet file"):
+        pipeline.FromParquet(path)
+
+
+def test_items_that_are_no_columns_are_refused(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    for items, columns in ((ITEMS, None), (ROWS, ["a", "b"]), (ROWS > 0, None)):
+        with pytest.raises(ValueError, match="Parquet columns must be"):
+            pipeline.run(same, items, pipeline.ToParquet(tmp_path / "out", columns), devices=device)
+    with pytest.raises(ValueError, match="all must differ"):
+        pipeline.ToParquet(tmp_path / "out", ["a", "a"])
+    assert names(tmp_path) == []
