@@ -17,8 +17,8 @@ class FromFiles(Source):
     """Items from `.npy` or TIFF files, one per file, such as a set of images. An item's name is the stem of its file.
 
     Args:
-        paths: The files in order; or a folder, for all its `.npy` files in order of names, except hidden files; without
-            such files, for its `.tif` and `.tiff` files.
+        paths: The files in order; or a folder, for all its `.npy` files in order of names, except hidden files;
+            without `.npy` files, for its `.tif` and `.tiff` files.
         dtype: The dtype of the elements, as for `FromFile`; not for TIFF files.
 
     Raises:

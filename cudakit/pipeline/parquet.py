@@ -144,7 +144,7 @@ def _dtype_of(schema: Any, name: str, path: Path) -> np.dtype[Any]:
         raise ContentsRefused(f"{path} has no column {name!r}: pass columns=, some of {', '.join(schema.names[:10])}")
     kind = schema.field(name).type
     with contextlib.suppress(NotImplementedError):
-        dtype = np.dtype(kind.to_pandas_dtype())
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
         if dtype.kind in KINDS and str(kind).startswith(("int", "uint", "float", "double", "halffloat")):
             return dtype
     raise ContentsRefused(f"column {name!r} of {path} must have integers or real numbers, got {kind}: pass columns=")

@@ -36,8 +36,7 @@ def tifffile_package() -> Any:
 
 @contextlib.contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Convert tifffile's errors for a file that is not a TIFF file, is damaged or has an unknown codec to
-    ContentsRefused."""
+    """Convert tifffile's errors for another file, a damaged one or an unknown codec to ContentsRefused."""
     with explained(f"the TIFF file {str(path)!r}", "pass a TIFF file"):
         try:
             yield
