@@ -40,7 +40,7 @@ class FromFiles(Source):
         if not paths:
             raise ValueError("the list of files must have at least 1 path, got 0")
         self._paths = [os.fspath(path) for path in paths]
-        self.item = self._file(self._paths[0])[0]
+        self.item = self._file(self._paths[0], decode=True)[0]
         self.count = len(self._paths)
         names = [Path(path).stem for path in self._paths]
         twice = len(set(names)) < len(names)
@@ -65,10 +65,10 @@ class FromFiles(Source):
                 )
             read(into[place : place + 1])
 
-    def _file(self, path: str) -> tuple[Item, Callable[[HostArray], None]]:
+    def _file(self, path: str, *, decode: bool = False) -> tuple[Item, Callable[[HostArray], None]]:
         """Return the item of a file, and a function that reads it."""
         if path.endswith(SUFFIXES):
-            page = FromTIFF(path)
+            page = FromTIFF(path, decode=decode)
             if page.count != 1:
                 raise ContentsRefused(f"{path} must have 1 page, got {page.count:,}: pass the file alone to FromTIFF")
             return page.item, lambda into: _read_page(page, into)

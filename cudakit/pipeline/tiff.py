@@ -53,6 +53,7 @@ class FromTIFF(Source):
 
     Args:
         path: The file. All its pages must have the same shape and dtype.
+        decode: Whether to decode the first page now, so that a missing codec is an error before the run.
 
     Raises:
         ImportError: If tifffile is not installed.
@@ -62,7 +63,7 @@ class FromTIFF(Source):
             tifffile cannot decode (most need the package imagecodecs).
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, decode: bool = True) -> None:
         self.path = Path(path)
         self._local, self._files = threading.local(), []  # type: tuple[threading.local, list[Any]]
         tifffile = tifffile_package()
@@ -70,7 +71,7 @@ class FromTIFF(Source):
             raise FileRefused(f"{self.path} is a folder: pass it to FromFiles, or as it is")
         with _readable(self.path), tifffile.TiffFile(self.path) as file:
             self.item, self.count, self._offsets = self._inspected(file)
-            if self._offsets is None:
+            if self._offsets is None and decode:
                 file.pages[0].asarray()
 
     def _inspected(self, file: Any) -> tuple[Item, int, list[int] | None]:

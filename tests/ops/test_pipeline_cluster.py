@@ -89,6 +89,28 @@ def test_zarr_to_zarr_has_the_same_bytes_as_one_process(client, images, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npy", "in.zarr", "one.zarr", "out.zarr"]
 
 
+def test_workers_read_and_write_other_formats(client, images, tmp_path, monkeypatch):
+    for package in ("h5py", "tifffile", "pyarrow"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    monkeypatch.chdir(tmp_path)
+    frames = pipeline.ToFolder("frames", suffix=".tif")
+    factor, out = 1, np.zeros_like(images)
+    for source, sink in [("in.npy", "a.h5"), ("a.h5", "a.tif"), ("a.tif", frames), ("frames", "b.h5")]:
+        assert pipeline.run(doubled, source, sink, on=client, chunk=5).items == COUNT
+        factor *= 2
+    pipeline.FromHDF5("b.h5").read(0, COUNT, out)
+    np.testing.assert_array_equal(out, factor * images)
+
+    np.save("rows.npy", images[:, 0, :3])
+    pipeline.run(doubled, "rows.npy", "a.parquet", on=client, chunk=5)
+    pipeline.run(doubled, "a.parquet", "b.parquet", on=client, chunk=4)
+    rows = np.zeros((COUNT, 3), np.float32)
+    pipeline.FromParquet("b.parquet").read(0, COUNT, rows)
+    np.testing.assert_array_equal(rows, 4 * images[:, 0, :3])
+    with pytest.raises(ValueError, match="only one process can write HDF5 chunks"):
+        pipeline.run(doubled, "rows.npy", pipeline.ToHDF5("c.h5", chunks=4), on=client)
+
+
 def test_a_relative_path_is_one_of_the_client(client, images, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pipeline.run(doubled, "in.npy", "out.npy", on=client)
