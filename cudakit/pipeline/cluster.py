@@ -287,6 +287,9 @@ class ClusterRun:
         return [member for member in self._members.values() if member.place.host == host and not member.lost]
 
     def _follow_members(self) -> None:
+        for assigned in self._at_work.values():
+            if assigned.future.status != "pending":  # in case its callback was not called
+                self._results.put(assigned)
         there = self._look()
         for address, member in self._members.items():
             if address in there:
