@@ -264,7 +264,8 @@ def test_nothing_is_imported_until_a_test_uses_it(tmp_path):
     (tmp_path / "test_plain.py").write_text("def test_plain():\n    pass\n")
     script = """
 import sys, pytest
-assert pytest.main(["-p", "cudakit.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:zarr"]) == 0
+without = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:zarr"]
+assert pytest.main(["-p", "cudakit.pytest_plugin", *without]) == 0
 heavy = ("numpy", "hypothesis", "cuda", "torch")
 print([name for name in sys.modules if name.partition(".")[0] in heavy or name.startswith("cudakit.")])
 """
