@@ -460,3 +460,58 @@ def test_access_knows_its_shape():
 )
 def test_names_in_reports(mangled, plain):
     assert plain_name(mangled) == plain
+
+
+WRAPPED = r"""
+__global__ void negative(const int* index, float* y) {
+  __shared__ float s[1024];
+  for (int i = threadIdx.x; i < 1024; i += blockDim.x) s[i] = i;
+  __syncthreads();
+  y[threadIdx.x] = s[index[threadIdx.x] + 600];
+}
+__global__ void one(int index, float* y) {
+  __shared__ float s[1024];
+  for (int i = threadIdx.x; i < 1024; i += blockDim.x) s[i] = i;
+  __syncthreads();
+  if (index < 0) y[threadIdx.x] = s[index + 600];
+}
+__global__ void wide(const int* index, float4* y) {
+  __shared__ float4 s[256];
+  s[threadIdx.x] = make_float4(threadIdx.x, 1, 2, 3);
+  __syncthreads();
+  s[index[threadIdx.x] + 200].y += 1;
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x];
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def wrapped():
+    return SimDevice(WRAPPED)
+
+
+def test_shared_addresses_wrap_at_32_bits(wrapped):
+    index = np.arange(-600, -536, dtype=np.int32)
+    y = np.zeros(64, np.float32)
+    wrapped.launch("negative", 1, 64, index, y)
+    assert y.tolist() == list(range(64))
+    index[3:50] += 900
+    counters = wrapped.launch("negative", 1, 64, index, y)
+    assert y.tolist() == (index + 600).tolist()
+    assert counters is not None
+    wrapped.launch("one", 1, 64, -599, y)
+    assert (y == 1).all()
+    z = np.zeros((256, 4), np.float32)
+    wrapped.launch("wide", 1, 256, np.arange(-200, 56, dtype=np.int32), z)
+    assert (z == np.stack([np.arange(256), *np.ones((3, 256)) * [[2], [2], [3]]], axis=1)).all()
+
+
+def test_a_wrapped_address_out_of_bounds_is_named_by_its_byte(wrapped):
+    index = np.arange(-600, -536, dtype=np.int32)
+    index[7] = -700
+    with pytest.raises(KernelFault, match="byte -400 of shared memory; the block has 4096 bytes"):
+        wrapped.launch("negative", 1, 64, index, np.zeros(64, np.float32))
+    index[7] = 500
+    with pytest.raises(KernelFault, match="byte 4400 of shared memory"):
+        wrapped.launch("negative", 1, 64, index, np.zeros(64, np.float32))

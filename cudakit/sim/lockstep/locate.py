@@ -209,6 +209,8 @@ class AddressResolver:
         one = lanes.geometry.blocks == 1
         if address.ndim == 0:
             start = int(address) + move
+            if not window:
+                start = _wrapped(start + SHARED_START) - SHARED_START
             if start < 0 or start + size > limit or start & (size - 1) or store is None:
                 self._bad_shared(f, start, limit, 0, lanes.count)
             if batch.run.counting and self.counted:
@@ -216,14 +218,18 @@ class AddressResolver:
             view = store.view(self.dtype) if self.count == 1 else store.view(self.dtype).reshape(-1, self.count)
             index = start >> shift
             return [Piece(view, index if one else index + self._bases(lanes, store.stride), None, lanes, store)]
+        bases = 0 if one or store is None else self._bases(lanes, store.stride)
         known = batch.shared_addresses.get(id(address))
         if known is None or known.address is not address or known.lanes is not lanes or known.size != size:
-            bases = 0 if one or store is None else self._bases(lanes, store.stride)
             known = SharedAddresses(address, lanes, size, bases)
             if len(batch.shared_addresses) >= _ADDRESSES_KEPT:
                 batch.shared_addresses.clear()
             batch.shared_addresses[id(address)] = known
         in_bounds = known.low + move >= 0 and known.high + move + size <= limit
+        if not in_bounds and not window:
+            address, move = _wrapped(address.astype(np.int64) + self.offset), -SHARED_START
+            known = SharedAddresses(address, lanes, size, bases)
+            in_bounds = known.low + move >= 0 and known.high + move + size <= limit
         if not in_bounds or known.rest < 0 or (known.rest + move) & (size - 1) or store is None:
             self._bad_addresses(f, address.astype(np.int64) + move, limit)
         if batch.run.counting and self.counted:
@@ -244,6 +250,8 @@ class AddressResolver:
         batch, size, shift = f.batch, self.size, self.shift
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)
+        if not window:
+            start = _wrapped(start)
         offsets, block = offsets_in_cluster(f, lanes, start, self.site, size, self.space != SHARED)
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size) | (offsets & (size - 1) != 0))
         if len(wrong) or store is None:
@@ -352,9 +360,10 @@ class AddressResolver:
                 break
         # the lanes access different spaces: handle each space separately
         pieces: list[Piece] = []
+        place = address + np.uint64(self.offset % _WRAP)
         bounds = [0, SHARED_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, _WRAP - 1]
         for number, space in enumerate((GLOBAL, SHARED, LOCAL, PARAM)):
-            mask = (address >= np.uint64(bounds[number])) & (address < np.uint64(bounds[number + 1]))
+            mask = (place >= np.uint64(bounds[number])) & (place < np.uint64(bounds[number + 1]))
             if mask.any():
                 choice, part = lanes.subset(mask)
                 # a fragment of only these lanes, so that a report names the correct ones
@@ -371,3 +380,9 @@ class AddressResolver:
         if space == LOCAL:
             return self._local(f, lanes, address, window)
         return self._param(f, lanes, address, window)
+
+
+def _wrapped(address: Any) -> Any:
+    """Reduce shared addresses to 32 bits, as signed numbers. With a negative index the sum of base and index wraps in
+    its register, and wraps back when the constant offset of the instruction is added."""
+    return ((address + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
