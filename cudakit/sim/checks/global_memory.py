@@ -1,8 +1,10 @@
-"""Races between the blocks of a grid in global memory, and uninitialised reads there.
+"""Races in global memory, and uninitialised reads there.
 
-Two accesses of one granule by different blocks are a race if at least one writes, at least one is not strong, and no
-chain of releases and acquires (chains.py) orders them: blocks that run one after another here run at the same time on
-hardware. Races within a block are not checked. Storing an unchanged value does not conflict with other stores.
+Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and they
+are unordered: within a block by barriers and the like (ordering.py), between blocks by a chain of releases and acquires
+(releases.py), since blocks that run one after another here run at the same time on hardware. An access is also ordered
+after the strong writes that a strong read of the same granule, by its own block, has seen. Storing an unchanged value
+does not conflict with other stores.
 
 An allocation has a shadow from its first access in a launch to the end of the launch: 8 bytes per granule for writes,
 and 8 for reads if the launch may also store to it. A granule is 4 bytes, or 1 if the kernel accesses global memory in
@@ -11,14 +13,15 @@ smaller units. Once all shadows take ``_SHADOW_BYTES``, further allocations are 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
-from cudakit.sim.checks.shadow import BLOCKS, STRONG, Table
+from cudakit.sim.checks.ordering import BatchOrder
+from cudakit.sim.checks.releases import GridChains
+from cudakit.sim.checks.shadow import STRONG, Table, grid_layout
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -45,14 +48,17 @@ class GlobalChecks:
 
     def __init__(self, run: KernelRun, events: Events, granule: int, written: set[Allocation] | None) -> None:
         self.events = events
-        self.race, self.init = "race" in run.checks and run.config.blocks > 1, "init" in run.checks
+        self.race, self.init = "race" in run.checks, "init" in run.checks
+        # whether blocks can race with each other
+        self.grid = self.race and run.config.blocks > 1
+        self.layout = grid_layout(run.config.blocks, run.config.threads)
         self.granule = granule
         self.shift = granule.bit_length() - 1
         # the allocations that the launch may store to; None: it may store to any
         self.written = written
         self.shadows: dict[Allocation, _Shadow | None] = {}
         self.bytes = 0
-        self.chains = Chains()
+        self.chains = GridChains()
 
     def _shadow(self, allocation: Allocation) -> _Shadow | None:
         undefined = None
@@ -66,7 +72,7 @@ class GlobalChecks:
             shadow.races = True
             if self.written is None or allocation in self.written:
                 self.bytes += needed
-                shadow.reads = Table(len(allocation.store) >> self.shift, BLOCKS)
+                shadow.reads = Table(len(allocation.store) >> self.shift, self.layout)
         found_shadow = shadow if shadow.races or undefined is not None else None
         self.shadows[allocation] = found_shadow
         return found_shadow
@@ -81,7 +87,7 @@ class GlobalChecks:
 
     # ---- accesses ----
 
-    def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
+    def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, order: BatchOrder) -> None:
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is None:
@@ -95,10 +101,10 @@ class GlobalChecks:
         if writes is not None:
             words = writes.words(piece.index, count)
             if words.any():
-                self._compare(f, access, piece, count, writes, words)
+                self._compare(f, access, piece, count, shadow, words, order)
         if shadow.reads is not None:
             index = positions(piece.index, piece.lanes.count)
-            shadow.reads.note(index, count, self._words(event, f, piece.lanes, access.strong), 1)
+            shadow.reads.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
 
     def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         allocation: Allocation = piece.home
@@ -106,7 +112,15 @@ class GlobalChecks:
         if shadow is not None and shadow.undefined is not None:
             self._check_defined(f, access, piece, shadow, access.size >> self.shift)
 
-    def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
+    def write(
+        self,
+        f: Fragment,
+        access: MemoryAccess,
+        piece: Piece,
+        event: int,
+        values: Array | None,
+        order: BatchOrder,
+    ) -> None:
         """Check and note a store of ``values`` (one per lane or one for all) or an atomic (None), before it happens."""
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
@@ -115,7 +129,7 @@ class GlobalChecks:
         count = access.size >> self.shift
         if shadow.writes is None:
             self.bytes += 8 * (len(allocation.store) >> self.shift)
-            shadow.writes = Table(len(allocation.store) >> self.shift, BLOCKS)
+            shadow.writes = Table(len(allocation.store) >> self.shift, self.layout)
         writes = shadow.writes
         if not shadow.races:
             view = writes.first if count == 1 else writes.first.reshape(-1, count)
@@ -123,30 +137,40 @@ class GlobalChecks:
             return
         words = writes.words(piece.index, count)
         if words.any():
-            self._compare(f, access, piece, count, writes, words, values)
+            self._compare(f, access, piece, count, shadow, words, order, values=values)
         if shadow.reads is not None:
             words = shadow.reads.words(piece.index, count)
             if words.any():
-                self._compare(f, access, piece, count, shadow.reads, words)
+                self._compare(f, access, piece, count, shadow, words, order, reads=True)
         index = positions(piece.index, piece.lanes.count)
-        lost = writes.note(index, count, self._words(event, f, piece.lanes, access.strong), 1)
+        lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
         if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
             return
-        last = dict(zip(index.tolist(), range(len(index)), strict=True))
-        winner = np.array([last[place] for place in index[lost].tolist()])
+        # the last lane wins
+        ranked = np.argsort(index, kind="stable")
+        winner = ranked[np.searchsorted(index[ranked], index[lost], side="right") - 1]
         differ = values[winner] != values[lost]
         if differ.ndim > 1:
             differ = differ.any(axis=1)
         if differ.any():
             one, other = int(lost[differ][0]), int(winner[differ][0])
             wrong = WrongLanes(f, access, piece, one, lost[differ])
-            self._report(wrong, event, self._block(f, piece.lanes, other))
+            lane = int(piece.lanes.lanes[other])
+            block, thread = divmod(lane, order.threads)
+            self._report(wrong, event, order.first_block + block, thread, same=True)
 
-    def _words(self, event: int, f: Fragment, lanes: LaneSet, strong: bool) -> Array:
-        return (lanes.block << 1) + ((event << BLOCKS.shift) | (f.batch.first_block << 1) | strong)
+    def _words(self, event: int, order: BatchOrder, lanes: LaneSet, strong: bool) -> Array:
+        return self._owners(order, lanes) + ((event << self.layout.shift) | strong)
 
-    def _block(self, f: Fragment, lanes: LaneSet, position: int) -> int:
-        return f.batch.first_block + int(lanes.block[position])
+    def _owners(self, order: BatchOrder, lanes: LaneSet) -> Array:
+        """The lanes as owners, in the bits of a word."""
+        inner = self.layout.inner
+        key = ("owners", inner)
+        found: Array | None = lanes.cache.get(key)
+        if found is None:
+            thread = lanes.pick(lanes.geometry.thread) if inner else 0
+            found = lanes.cache[key] = ((lanes.block << inner) | thread) << 1
+        return found + (order.first_block << (inner + 1))
 
     # ---- faults ----
 
@@ -179,50 +203,118 @@ class GlobalChecks:
         access: MemoryAccess,
         piece: Piece,
         count: int,
-        table: Table,
+        shadow: _Shadow,
         words: Array,
+        order: BatchOrder,
+        *,
+        reads: bool = False,
         values: Array | None = None,
     ) -> None:
-        """Compare an access with earlier ones in a table; ``words`` are the table's first words for the accessed
-        granules."""
-        others = table.others(piece.index, count)
-        for found in (words, others):
+        """Compare an access with the earlier writes (``reads``: reads) of its granules; ``words`` are the last ones."""
+        table = shadow.reads if reads else shadow.writes
+        if table is None:
+            return
+        layout, index = self.layout, piece.index
+        own = self._owners(order, piece.lanes)
+        # events up to the block's last barrier are ordered for threads of the same block
+        floor = (order.floor.take(piece.lanes.block) + 1) << layout.shift
+        if count > 1:
+            own, floor = own[:, None], floor[:, None]
+        for found in (words, table.others(index, count), table.peers(index, count)):
             if found is None:
                 continue
             wide = found if found.ndim == (2 if count > 1 else 1) else found[None]
-            own = (
-                ((piece.lanes.block + f.batch.first_block) << 1)[:, None]
-                if count > 1
-                else ((piece.lanes.block + f.batch.first_block) << 1)
-            )
-            wrong = (wide != 0) & ((wide & BLOCKS.who) != own)
+            apart = (wide ^ own) & layout.anyone
+            wrong = (wide != 0) & (apart != 0)
+            if not wrong.any():
+                continue
+            wrong &= (apart & layout.who != 0) | (wide >= floor)
             if access.strong:
                 wrong &= wide & STRONG == 0
             if not wrong.any():
                 continue
             wide = np.broadcast_to(wide, wrong.shape)
-            if values is not None:
-                same = gather(piece.view, piece.index, 1) == values
+            if values is not None and not reads:
+                same = gather(piece.view, index, 1) == values
                 if access.count > 1:
                     same = same.all(axis=-1)
                 wrong &= ~(same[..., None] if count > 1 else same)
-            self._drop_ordered(f, piece.lanes, wide, wrong)
+            self._drop_ordered(piece, count, shadow, order, wide, wrong, reads)
             lanes = wrong.any(axis=1) if count > 1 else wrong
             if not lanes.any():
                 continue
             culprits = WrongLanes.where(f, access, piece, lanes)
             first = culprits.first
             word = wide[first] if count == 1 else wide[first][wrong[first]][0]
-            self._report(culprits, int(BLOCKS.event(word)), int(BLOCKS.owner(word)))
+            block, thread = int(layout.owner(word)), int(layout.thread(word))
+            self._report(culprits, int(layout.event(word)), block, thread if layout.inner else None)
 
-    def _drop_ordered(self, f: Fragment, lanes: LaneSet, words: Array, wrong: Array) -> None:
+    def _drop_ordered(
+        self,
+        piece: Piece,
+        count: int,
+        shadow: _Shadow,
+        order: BatchOrder,
+        words: Array,
+        wrong: Array,
+        reads: bool,
+    ) -> None:
+        """Clear the cells of ``wrong`` whose earlier access, in ``words``, happened before the current one."""
         cells = np.nonzero(wrong)
         if not len(cells[0]):
             return
-        found = words[cells]
-        mine = lanes.block[cells[0]] + f.batch.first_block
-        ordered = self.chains.all_ordered(BLOCKS.owner(found), BLOCKS.event(found), mine)
+        layout, found = self.layout, words[cells]
+        lanes = piece.lanes.lanes[cells[0]]
+        block, thread, event = layout.owner(found), layout.thread(found), layout.event(found)
+        mine = lanes // order.threads + order.first_block
+        ordered = np.zeros(len(lanes), np.bool_)
+        near = np.flatnonzero(block == mine)
+        if len(near):
+            theirs = (block[near] - order.first_block) * order.threads + thread[near]
+            ordered[near] = order.ordered(lanes[near], theirs, event[near], reads)
+        far = np.flatnonzero(block != mine)
+        if len(far):
+            ordered[far] = self.chains.all_ordered(block[far], thread[far], event[far], order, lanes[far])
+        if not reads:
+            left = np.flatnonzero(~ordered & (found & STRONG != 0))
+            if len(left):
+                places = tuple(axis[left] for axis in cells)
+                ordered[left] = self._seen(piece, count, shadow, order, places, lanes[left], found[left])
         wrong[tuple(axis[ordered] for axis in cells)] = False
+
+    def _seen(
+        self,
+        piece: Piece,
+        count: int,
+        shadow: _Shadow,
+        order: BatchOrder,
+        cells: tuple[Array, ...],
+        lanes: Array,
+        found: Array,
+    ) -> Array:
+        """Whether strong writes, the words ``found``, were seen by later strong accesses of the same granules, which
+        happened before the current accesses of ``lanes``. A write is ordered before everything that follows a strong
+        read which observes it, directly or through other atomics: the last block may reset its counter by a plain
+        store."""
+        layout = self.layout
+        out = np.zeros(len(lanes), np.bool_)
+        for table in (shadow.writes, shadow.reads):
+            if table is None:
+                continue
+            words = table.words(piece.index, count)
+            shape = (piece.lanes.count, count) if count > 1 else (piece.lanes.count,)
+            words = np.broadcast_to(words, shape)[cells]
+            mine = lanes // order.threads + order.first_block
+            # lanes of one instruction take effect in their order, which is that of the words
+            good = (words & STRONG != 0) & (layout.owner(words) == mine) & (words > found)
+            if layout.inner:
+                some = np.flatnonzero(good)
+                theirs = (mine[some] - order.first_block) * order.threads + layout.thread(words[some])
+                held = theirs == lanes[some]
+                held |= order.ordered(lanes[some], theirs, layout.event(words[some]), True)
+                good[some] = held
+            out |= good
+        return out
 
     @staticmethod
     def _address(wrong: WrongLanes) -> int:
@@ -232,19 +324,31 @@ class GlobalChecks:
         base: int = piece.home.base
         return base + place * wrong.access.size
 
-    def _report(self, wrong: WrongLanes, event: int, block: int) -> None:
-        """Report the race with an access by a block of the grid at an event."""
+    def _report(self, wrong: WrongLanes, event: int, block: int, thread: int | None, *, same: bool = False) -> NoReturn:
+        """Report the race with an access by a thread of a block of the grid at an event. ``same``: both accesses are of
+        one instruction."""
         allocation: Allocation = wrong.piece.home
         address = self._address(wrong)
+        f = wrong.f
+        position = int(wrong.piece.lanes.lanes[wrong.first])
+        near = f.batch.first_block + position // f.batch.geometry.threads == block
+        whose = "another thread of the block" if near else "another block"
+        what = f"not synchronised with an access by {whose}"
+        advice = "use atomics, a flag with release and acquire order, or two launches"
+        if same:
+            what = f"to which {whose} stores another value in the same instruction"
+            advice = "let one thread store, or use atomics"
+        elif near:
+            advice = "put __syncthreads() between the two accesses (__syncwarp() within one warp), or use atomics"
         fail(
             wrong,
             "global memory race",
             f"{wrong.access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
-            f"allocation of {allocation.size} bytes, not synchronised with an access by another block",
-            Conflict(self.events.site(event), block),
+            f"allocation of {allocation.size} bytes, {what}",
+            Conflict(self.events.site(event), block, thread),
             address=address,
             allocation=allocation,
-            notes=["use atomics, a flag with release and acquire order, or two launches"],
+            notes=[advice],
         )
 
 

@@ -22,7 +22,9 @@ from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import WrongLanes, fail
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.reach import Reach
+from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shared_memory import SharedChecks
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import MemoryAccess
@@ -56,10 +58,12 @@ class Guard:
         self.watches = launch.watches
         run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.order = BatchOrder(batch)
+        self.fences = BlockFences(self.order)
         self.shared: SharedChecks | None = None
         if batch.shared is not None:
             self.shared = SharedChecks(
-                batch, batch.shared, self.events, self.memory.chains, reach.shared_granule, reach.reserved
+                batch, batch.shared, self.events, self.order, self.memory.chains, reach.shared_granule, reach.reserved
             )
         self.local = batch.local is not None and self.init and reach.local
         self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
@@ -85,7 +89,7 @@ class Guard:
                     self._strong(access, piece, event, True, False)
                 if self.prints is not None:
                     self.prints.note(access, piece, READ)
-                self.memory.read(f, access, piece, event)
+                self.memory.read(f, access, piece, event, self.order)
 
     def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
         """Check a store of ``values`` in memory's dtype: one value per lane or one for all; for a vector, one row per
@@ -108,7 +112,7 @@ class Guard:
                     self.prints.note(access, piece, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
-                self.memory.write(f, access, piece, event, part)
+                self.memory.write(f, access, piece, event, part, self.order)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
             if access.strong:
@@ -121,16 +125,19 @@ class Guard:
             home = piece.home
             if home is None or home is self.batch.local:
                 continue
-            checks = self.shared if home is self.batch.shared else self.memory
             if self.prints is not None:
                 self.prints.note(access, piece, READ | WRITE)
             for watch in self.watches:
                 watch.note(f, access, piece)
-            if checks is not None:
-                self._strong(access, piece, event, True, True)
+            self._strong(access, piece, event, True, True)
+            if home is not self.batch.shared:
                 if reads:
-                    checks.check_defined(f, access, piece)
-                checks.write(f, access, piece, event, None)
+                    self.memory.check_defined(f, access, piece)
+                self.memory.write(f, access, piece, event, None, self.order)
+            elif self.shared is not None:
+                if reads:
+                    self.shared.check_defined(f, access, piece)
+                self.shared.write(f, access, piece, event, None)
 
     def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
@@ -154,22 +161,22 @@ class Guard:
         """Note the release or acquire of a strong access."""
         if not self.race:
             return
-        lanes = piece.lanes
+        lanes, chains = piece.lanes, self.order.chains
         ways = {"reads": reads, "writes": writes, "release": writes and access.releases}
+        near = chains.awake(access.releases)
         if piece.home is self.batch.shared:
-            if self.shared is not None and self.shared.chains.awake(access.releases):
+            if near:
                 # negative, so that it differs from any global address
                 places = -1 - positions(piece.index, lanes.count) * access.size
-                self.shared.chains.strong(event, lanes.warp, places, **ways)
+                chains.strong(event, lanes.warp, places, **ways)
             return
-        shared = self.shared is not None and self.shared.chains.awake(access.releases)
-        grid = self.memory.race and self.memory.chains.awake(access.releases)
-        if shared or grid:
+        far = self.memory.grid and self.memory.chains.awake(self.fences, access.releases)
+        if near or far:
             places = places_of(access, piece)
-            if shared and self.shared is not None:
-                self.shared.chains.strong(event, lanes.warp, places, **ways)
-            if grid:
-                self.memory.chains.strong(event, lanes.block + self.batch.first_block, places, **ways)
+            if near:
+                chains.strong(event, lanes.warp, places, **ways)
+            if far:
+                self.memory.chains.strong(self.fences, event, lanes.lanes, places, **ways)
 
     # ---- cp.async ----
 
@@ -190,57 +197,47 @@ class Guard:
         if not self.race:
             return
         event = self.events.tick()
-        if self.shared is not None:
-            self.shared.chains.fence(f.lanes.warps, event)
-        if wide and self.memory.race:
-            blocks = np.flatnonzero(f.lanes.block_counts) + self.batch.first_block
-            self.memory.chains.fence(blocks, event)
+        self.order.chains.fence(f.lanes.warps, event)
+        if wide and self.memory.grid:
+            self.fences.fence(f.lanes.lanes, np.flatnonzero(f.lanes.block_counts), event)
 
     def warp_sync(self, lanes: LaneSet) -> None:
         """Note a bar.warp.sync by these lanes."""
-        if self.shared is not None:
-            self.shared.synchronised(lanes, self.events.last())
+        self.order.synchronised(lanes, self.events.last())
 
     def warp_vote(self, lanes: LaneSet) -> None:
         """Note a shuffle, vote, match or redux by these lanes."""
-        if self.shared is not None:
-            self.shared.voted[lanes.lanes] = self.events.last()
+        self.order.voted[lanes.lanes] = self.events.last()
 
     def barrier(self, blocks: Array | None) -> None:
         """Note that all threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
+        self.order.passed(blocks, self.events.last())
+        self.fences.barrier(blocks)
         if self.shared is not None:
-            self.shared.passed(blocks, self.events.last())
+            self.shared.passed(blocks is None)
 
     def cluster_barrier(self, clusters: Array) -> None:
         """Record that all threads of the clusters in a mask have arrived at their barrier."""
         event = self.events.last()
+        self.order.passed_cluster(clusters, event)
         if self.shared is not None:
-            self.shared.passed_cluster(clusters, event)
-        if self.memory.race:
+            self.shared.passed_cluster()
+        if self.memory.grid:
             # the barrier also orders accesses of the cluster's blocks to global memory
-            size, chains = self.batch.run.cluster_size, self.memory.chains
+            size = self.batch.run.cluster_size
             for cluster in np.flatnonzero(clusters).tolist():
                 first = self.batch.first_block + cluster * size
-                place = ("cluster", first)
-                for block in range(first, first + size):
-                    chains.release(block, place, event)
-                for block in range(first, first + size):
-                    chains.acquire(event, block, place)
+                self.memory.chains.meet(range(first, first + size), ("cluster", first), event)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
-        if self.shared is not None and self.race:
-            event = self.events.tick()
-            for warp in lanes.warps.tolist():
-                place = (warp // self.batch.geometry.warps_per_block, number)
-                self.shared.chains.release(warp, place, event)
+        if self.race:
+            self.order.arrived(lanes, number, self.events.tick())
 
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Note that lanes which waited at the barrier continue."""
-        if self.shared is not None and self.race:
-            event = self.events.tick()
-            for warp in lanes.warps.tolist():
-                self.shared.chains.acquire(event, warp, (warp // self.batch.geometry.warps_per_block, number))
+        if self.race:
+            self.order.departed(lanes, number, self.events.tick())
 
     def leave(self, f: Fragment) -> None:
         """Note that the lanes of a fragment have exited."""

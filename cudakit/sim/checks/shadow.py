@@ -1,10 +1,10 @@
 """Shadow tables: the last write to, and the last read of, each granule of a memory.
 
-A word describes an access: its event (a number that increases with each access of the launch), its owner (a lane or a
-block), and whether it was strong (volatile, relaxed, acquire, release or atomic). 0 means no access. A table keeps the
-last access to each granule and one earlier access by another owner. This finds every race if all owners are ordered by
-the same barriers. If three or more owners access a granule and are ordered in pairs, a race may be missed; there are
-no false positives.
+A word describes an access: its event (a number that increases with each access of the launch), its owner (a lane, or a
+block and the thread in it), and whether it was strong (volatile, relaxed, acquire, release or atomic). 0 means no
+access. A table keeps the last access to each granule, one earlier access by another owner, and one by another thread of
+the same block. This finds every race if all owners are ordered by the same barriers. If three or more owners access a
+granule and are ordered in pairs, a race may be missed; there are no false positives.
 """
 
 from __future__ import annotations
@@ -22,22 +22,39 @@ IN_FLIGHT = 1 << 62
 
 
 class WordLayout:
-    """The layout of a word: the strong bit lowest, then ``bits`` bits of the owner, then the event."""
+    """The layout of a word: the strong bit lowest, then ``bits`` bits of the owner, then the event. The lowest
+    ``inner`` bits of the owner, if there are any, are the thread within its block."""
 
-    def __init__(self, bits: int) -> None:
+    def __init__(self, bits: int, inner: int = 0) -> None:
         self.shift = bits + 1
-        self.who = ((1 << bits) - 1) << 1
+        self.inner = inner
+        self.anyone = ((1 << bits) - 1) << 1
+        self.within = ((1 << inner) - 1) << 1
+        self.who = self.anyone & ~self.within
 
     def event(self, words: Array) -> Array:
         return (words & (IN_FLIGHT - 1)) >> self.shift
 
     def owner(self, words: Array) -> Array:
-        return (words & self.who) >> 1
+        return (words & self.who) >> (1 + self.inner)
+
+    def thread(self, words: Array) -> Array:
+        """The owner's thread within its block; ``UNKNOWN`` if the layout has no threads."""
+        return (words & self.within) >> 1 if self.inner else np.full_like(words, UNKNOWN)
 
 
-# the owners: lanes of a batch, or blocks of a grid
+# the owners in shared memory: lanes of a batch
 LANES = WordLayout(24)
-BLOCKS = WordLayout(31)
+# the bits of a block and its thread in global memory
+_GRID_BITS = 31
+# a thread that is not known
+UNKNOWN = -1
+
+
+def grid_layout(blocks: int, threads: int) -> WordLayout:
+    """The owners in global memory: blocks of a grid, and the threads in them if they fit."""
+    inner = (threads - 1).bit_length()
+    return WordLayout(_GRID_BITS, inner if (blocks - 1).bit_length() + inner <= _GRID_BITS else 0)
 
 
 class Table:
@@ -47,6 +64,7 @@ class Table:
         self.layout = layout
         self.first = np.zeros(granules, np.int64)
         self.second: Array | None = None
+        self.peer: Array | None = None
 
     def words(self, index: Any, count: int) -> Array:
         """The last accesses, (lanes,) or (lanes, count) for pieces of ``count`` granules."""
@@ -55,6 +73,11 @@ class Table:
     def others(self, index: Any, count: int) -> Array | None:
         """The earlier accesses by other owners, in the shape of ``words``; None if there are none."""
         return None if self.second is None else gather(self.second, index, count)
+
+    def peers(self, index: Any, count: int) -> Array | None:
+        """The earlier accesses by other threads of the same block, in the shape of ``words``; None if there are
+        none."""
+        return None if self.peer is None else gather(self.peer, index, count)
 
     def taken(self, index: Array, count: int, low: int) -> bool:
         """Whether each of these granules has two words of at least ``low``."""
@@ -68,28 +91,44 @@ class Table:
         view = self.first if count == 1 else self.first.reshape(-1, count)
         if count > 1:
             words = np.broadcast_to(words[:, None], (len(words), count))
-        who = self.layout.who
         old = view.take(index, axis=0)
         if old.size and int(old.max()) >= low:
-            kept = (old >= low) & ((old ^ words) & who != 0)
-            if kept.any():
-                self._keep(index, count, kept, old)
+            self._keep(index, count, old, words, old >= low)
         view[index] = words
         if rises(index):
             return None
         got = view.take(index, axis=0)
-        lost = (got ^ words) & who != 0
+        lost = (got ^ words) & self.layout.anyone != 0
         if not lost.any():
             return None
-        # the second word is that of the lowest overwritten lane
-        self._keep(index[::-1], count, lost[::-1], words[::-1])
+        # the kept word is that of the lowest overwritten lane
+        self._keep(index[::-1], count, words[::-1], got[::-1], lost[::-1])
         return np.flatnonzero(lost if count == 1 else lost.any(axis=1))
 
-    def _keep(self, index: Array, count: int, which: Array, words: Array) -> None:
-        if self.second is None:
-            self.second = np.zeros_like(self.first)
+    def _keep(self, index: Array, count: int, old: Array, new: Array, which: Array) -> None:
+        """Keep the old words that ``which`` selects and whose owner differs from that of the new word."""
+        apart = (old ^ new) & self.layout.anyone
+        kept = which & (apart != 0)
+        if not kept.any():
+            return
         cells = index if count == 1 else index[:, None] * count + np.arange(count)
-        self.second[cells[which]] = words[which]
+        if not self.layout.inner:
+            self.second = _kept(self.second, self.first, cells[kept], old[kept])
+            return
+        far = kept & (apart & self.layout.who != 0)
+        if far.any():
+            self.second = _kept(self.second, self.first, cells[far], old[far])
+        near = kept & ~far
+        if near.any():
+            self.peer = _kept(self.peer, self.first, cells[near], old[near])
+
+
+def _kept(table: Array | None, like: Array, cells: Array, words: Array) -> Array:
+    """Enter words in a table, which is made if it is None."""
+    if table is None:
+        table = np.zeros_like(like)
+    table[cells] = words
+    return table
 
 
 def rises(index: Array) -> bool:

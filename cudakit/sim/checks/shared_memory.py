@@ -1,17 +1,8 @@
 """Races and uninitialised reads in the shared memory of a batch's blocks.
 
 Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and
-they are unordered. Accesses are ordered by:
-
-- the program order of one thread;
-- a barrier of the whole block (``floor``);
-- within a warp, a bar.warp.sync that both threads have executed since;
-- between warps, barriers of part of a block, and chains of releases and acquires (chains.py);
-- between blocks of a cluster, barrier.cluster, which orders all accesses before its completion, and the same chains.
-
-Shuffles and votes have no memory ordering in PTX, so they do not make a store visible. But data that their members read
-before them may be overwritten after them; cooperative groups rely on it. Storing an unchanged value does not conflict
-with other stores, since in many kernels every thread stores the same value.
+they are unordered (ordering.py). Storing an unchanged value does not conflict with other stores, since in many kernels
+every thread stores the same value.
 
 An uninitialised read is reported if the loaded element is used: unused elements of a vector load, such as a structure's
 padding, may be uninitialised.
@@ -26,9 +17,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cudakit.sim.checks.chains import Chains
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
+from cudakit.sim.checks.ordering import BatchOrder
+from cudakit.sim.checks.releases import GridChains
 from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
@@ -54,16 +46,21 @@ class _PendingRead(NamedTuple):
 
 
 class SharedChecks:
-    """Checks the shared memory of one batch. Events up to ``floor`` of a block happened before its last barrier.
-
-    ``grid_chains`` are the chains between blocks; the first ``reserved`` bytes of each block count as initialised.
-    """
+    """Checks the shared memory of one batch. ``order`` is the order of the batch's accesses, ``grid_chains`` that
+    between blocks; the first ``reserved`` bytes of each block count as initialised."""
 
     def __init__(
-        self, batch: Batch, store: Store, events: Events, grid_chains: Chains, granule: int, reserved: int
+        self,
+        batch: Batch,
+        store: Store,
+        events: Events,
+        order: BatchOrder,
+        grid_chains: GridChains,
+        granule: int,
+        reserved: int,
     ) -> None:
         run = batch.run
-        self.batch, self.events, self.grid_chains = batch, events, grid_chains
+        self.batch, self.events, self.order, self.grid_chains = batch, events, order, grid_chains
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.shift = granule.bit_length() - 1
         self.granules = store.stride >> self.shift
@@ -75,7 +72,6 @@ class SharedChecks:
         rows[:, : reserved >> self.shift] = STRONG
         self.full = False
         self.looks = _LOOKS
-        self.floor = np.zeros(batch.geometry.blocks, np.int64)
         # all blocks have passed a barrier since this event; words below `low` are before it
         self.low_event = 0
         self.low = 1 << LANES.shift
@@ -84,52 +80,30 @@ class SharedChecks:
         self.last_write = self.last_read = 0
         # granules that copies in flight will write
         self.flying = 0
-        # per lane: its last bar.warp.sync; per warp: the last one by all its lanes, as a word
-        self.synced = np.zeros(batch.geometry.lanes, np.int64)
-        self.warp_low = np.zeros(batch.geometry.warps, np.int64)
-        # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
-        self.voted = np.zeros(batch.geometry.lanes, np.int64)
-        self.chains = Chains()
-        # for each warp and each warp of its block: the second warp's latest event known to happen before now
-        self.known = np.zeros((batch.geometry.warps, batch.geometry.warps_per_block), np.int64)
-        cluster = run.cluster_size
-        self.cluster_size = cluster
-        self.cluster_floor = np.zeros(batch.geometry.blocks // cluster, np.int64) if cluster > 1 else None
         # the last access to each block's memory by another block: its event and lane
         self.far_event = np.zeros(batch.geometry.blocks, np.int64)
         self.far_lane = np.zeros(batch.geometry.blocks, np.int64)
 
     # ---- synchronisation ----
 
-    def passed(self, blocks: Array | None, event: int) -> None:
-        """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
+    def passed(self, all_blocks: bool) -> None:
+        """Note that ``order`` has recorded a barrier, of all blocks or of some."""
         if not self.full and self.last_write > self.low_event and self.looks:
             self.looks -= 1
             self.full = bool(self.writes.first.all())
-        if blocks is None:
-            self.floor[:] = event
-        else:
-            self.floor[blocks] = event
-        if self.cluster_floor is None:
-            self._lower(blocks is None)
+        if self.order.cluster_floor is None:
+            self._lower(all_blocks)
 
-    def synchronised(self, lanes: LaneSet, event: int) -> None:
-        """Note a bar.warp.sync by these lanes."""
-        self.synced[lanes.lanes] = event
-        if lanes.complete:
-            self.warp_low[lanes.warps] = (event + 1) << LANES.shift
-
-    def passed_cluster(self, clusters: Array, event: int) -> None:
-        """Note that all threads of these clusters have arrived at their barrier."""
-        if self.cluster_floor is None:
-            self.passed(clusters, event)
+    def passed_cluster(self) -> None:
+        """Note that ``order`` has recorded a barrier of clusters."""
+        if self.order.cluster_floor is None:
+            self.passed(False)
         else:
-            self.cluster_floor[clusters] = event
-            self.floor.reshape(-1, self.cluster_size)[clusters] = event
             self._lower(False)
 
     def _lower(self, all_blocks: bool) -> None:
-        floors = self.floor if self.cluster_floor is None else np.repeat(self.cluster_floor, self.cluster_size)
+        order = self.order
+        floors = order.floor if order.cluster_floor is None else np.repeat(order.cluster_floor, order.cluster_size)
         if not all_blocks:
             floors = floors[self.batch.live_blocks > 0]
         self.low_event = int(floors.min()) if len(floors) else self.low_event
@@ -141,14 +115,15 @@ class SharedChecks:
     def leave(self, f: Fragment) -> None:
         """Report accesses to another block's shared memory that may happen after that block has exited, which frees the
         memory."""
-        if self.cluster_floor is None:
+        order = self.order
+        if order.cluster_floor is None:
             return
         gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
-        floors = np.repeat(self.cluster_floor, self.cluster_size)
+        floors = np.repeat(order.cluster_floor, order.cluster_size)
         threads, before = self.batch.geometry.threads, self.batch.first_block
         for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
             event, lane = int(self.far_event[block]), int(self.far_lane[block])
-            if self.grid_chains.ordered(before + lane // threads, event, before + block):
+            if self.grid_chains.reached(before + lane // threads, lane % threads, event, before + block):
                 continue
             site = self.events.site(event)
             culprit = LaneSet(self.batch.geometry, np.array([lane]), 1)
@@ -163,7 +138,7 @@ class SharedChecks:
 
     def _note_far(self, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Note accesses to other blocks' shared memory."""
-        if self.cluster_floor is None:
+        if self.order.cluster_floor is None:
             return
         store = piece.home
         block = positions(piece.index, piece.lanes.count) * access.size // store.stride
@@ -327,47 +302,35 @@ class SharedChecks:
         if self.batch.geometry.whole_warps:
             # drop the cheap and most frequent case first: the same warp, ordered by a bar.warp.sync of all its lanes
             apart = (words ^ (own << 1)) & _WARPS != 0
-            low = self.warp_low.take(lanes.warp)
+            low = self.order.warp_low.take(lanes.warp)
             wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
         if strong:
             wrong &= (words & STRONG == 0) | moving
         if not self.race:
             wrong &= moving
-        threads = self.batch.geometry.threads
         cells = np.nonzero(wrong & ~moving)
         if len(cells[0]):
-            mine, other, since = lanes.lanes[cells[0]], owner[cells], event[cells]
-            block, theirs = mine // threads, other // threads
-            if self.cluster_floor is None:
-                ordered = since <= self.floor[block]
-            else:
-                far = self.cluster_floor[block // self.cluster_size]
-                ordered = since <= np.where(block == theirs, np.maximum(self.floor[block], far), far)
-            warps = self.batch.geometry.warp
-            one, another = warps[mine], warps[other]
-            met = np.maximum(self.synced, self.voted) if were_reads else self.synced
-            ordered |= (one == another) & (met[mine] >= since) & (met[other] >= since)
-            rest = np.flatnonzero(~ordered & (one != another) & (block == theirs))
-            if len(rest):
-                ordered[rest] = self._chained(another[rest], since[rest], one[rest])
-            rest = np.flatnonzero(~ordered & (block != theirs))
-            if len(rest):
-                # blocks of a cluster may also be ordered by flags and fences
-                first = self.batch.first_block
-                ordered[rest] = self.grid_chains.all_ordered(first + theirs[rest], since[rest], first + block[rest])
+            ordered = self._ordered(lanes.lanes[cells[0]], owner[cells], event[cells], were_reads)
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if wrong.any() else None
 
-    def _chained(self, other: Array, since: Array, one: Array) -> Array:
-        """Whether accesses by warps ``other`` at events ``since`` happen before the current access of warps ``one``."""
-        inner = other % self.batch.geometry.warps_per_block
-        found: Array = since <= self.known[one, inner]
-        if found.all():
-            return found
-        left = np.flatnonzero(~found)
-        found[left] = self.chains.all_ordered(other[left], since[left], one[left])
-        held = np.flatnonzero(found)
-        np.maximum.at(self.known, (one[held], inner[held]), since[held])
+    def _ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
+        """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``."""
+        order, threads = self.order, self.batch.geometry.threads
+        if order.cluster_floor is None:
+            return order.ordered(mine, theirs, since, were_reads)
+        block, other = mine // threads, theirs // threads
+        found: Array = since <= order.cluster_floor[block // order.cluster_size]
+        near = np.flatnonzero(~found & (block == other))
+        if len(near):
+            found[near] = order.ordered(mine[near], theirs[near], since[near], were_reads)
+        far = np.flatnonzero(~found & (block != other))
+        if len(far):
+            # blocks of a cluster may also be ordered by flags and fences
+            first = self.batch.first_block
+            found[far] = self.grid_chains.all_ordered(
+                first + other[far], theirs[far] % threads, since[far], order, mine[far]
+            )
         return found
 
     def _report(

@@ -251,7 +251,7 @@ class AddressResolver:
         store, limit = batch.shared, batch.run.shared_bytes
         start = address.astype(np.int64) + (self.offset - window)
         if not window:
-            start = _wrapped(start)
+            start &= 0xFFFFFFFF
         offsets, block = offsets_in_cluster(f, lanes, start, self.site, size, self.space != SHARED)
         wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size) | (offsets & (size - 1) != 0))
         if len(wrong) or store is None:

@@ -1,0 +1,101 @@
+"""The order of accesses within a batch: which of them happened before which others.
+
+Two accesses by threads of one block are ordered by:
+
+- the program order of one thread;
+- a barrier of the whole block (``floor``);
+- within a warp, a bar.warp.sync that both threads have executed since;
+- between warps, barriers of part of a block, and chains of releases and acquires (chains.py).
+
+Blocks of a cluster are ordered by barrier.cluster too, and all blocks by the chains between blocks (releases.py).
+
+Shuffles and votes have no memory ordering in PTX, so they do not make a store visible. But data that their members read
+before them may be overwritten after them; cooperative groups rely on it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudakit.sim.checks.chains import Chains
+from cudakit.sim.checks.shadow import LANES
+from cudakit.sim.lockstep.fragment import Batch
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+
+
+class BatchOrder:
+    """The synchronisation of one batch so far. Events up to ``floor`` of a block happened before its last barrier,
+    those up to ``cluster_floor`` before the last barrier of the cluster (None if there are no clusters)."""
+
+    def __init__(self, batch: Batch) -> None:
+        geometry, cluster = batch.geometry, batch.run.cluster_size
+        self.geometry, self.first_block = geometry, batch.first_block
+        self.threads = geometry.threads
+        self.floor = np.zeros(geometry.blocks, np.int64)
+        self.cluster_size = cluster
+        self.cluster_floor = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
+        # per lane: its last bar.warp.sync; per warp: the last one by all its lanes, as a word
+        self.synced = np.zeros(geometry.lanes, np.int64)
+        self.warp_low = np.zeros(geometry.warps, np.int64)
+        # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
+        self.voted = np.zeros(geometry.lanes, np.int64)
+        self.chains = Chains()
+        # for each warp and each warp of its block: the second warp's latest event known to happen before now
+        self.known = np.zeros((geometry.warps, geometry.warps_per_block), np.int64)
+
+    # ---- synchronisation ----
+
+    def passed(self, blocks: Array | None, event: int) -> None:
+        """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
+        self.floor[slice(None) if blocks is None else blocks] = event
+
+    def passed_cluster(self, clusters: Array, event: int) -> None:
+        """Note that all threads of these clusters have arrived at their barrier."""
+        if self.cluster_floor is None:
+            self.passed(clusters, event)
+        else:
+            self.cluster_floor[clusters] = event
+            self.floor.reshape(-1, self.cluster_size)[clusters] = event
+
+    def synchronised(self, lanes: LaneSet, event: int) -> None:
+        """Note a bar.warp.sync by these lanes."""
+        self.synced[lanes.lanes] = event
+        if lanes.complete:
+            self.warp_low[lanes.warps] = (event + 1) << LANES.shift
+
+    def arrived(self, lanes: LaneSet, number: int, event: int) -> None:
+        """Note the arrival of lanes at a barrier, which may be for part of a block."""
+        for warp in lanes.warps.tolist():
+            self.chains.release(warp, (warp // self.geometry.warps_per_block, number), event)
+
+    def departed(self, lanes: LaneSet, number: int, event: int) -> None:
+        """Note that lanes which waited at the barrier continue."""
+        for warp in lanes.warps.tolist():
+            self.chains.acquire(event, warp, (warp // self.geometry.warps_per_block, number))
+
+    # ---- order ----
+
+    def ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
+        """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``,
+        which are other lanes of the same blocks. ``were_reads``: the earlier accesses were reads."""
+        found: Array = since <= self.floor[mine // self.threads]
+        warps = self.geometry.warp
+        one, another = warps[mine], warps[theirs]
+        met = np.maximum(self.synced, self.voted) if were_reads else self.synced
+        found |= (one == another) & (met[mine] >= since) & (met[theirs] >= since)
+        rest = np.flatnonzero(~found & (one != another))
+        if len(rest):
+            found[rest] = self._chained(another[rest], since[rest], one[rest])
+        return found
+
+    def _chained(self, other: Array, since: Array, one: Array) -> Array:
+        """Whether accesses by warps ``other`` at events ``since`` happen before the current access of warps ``one``."""
+        inner = other % self.geometry.warps_per_block
+        found: Array = since <= self.known[one, inner]
+        if found.all():
+            return found
+        left = np.flatnonzero(~found)
+        found[left] = self.chains.all_ordered(other[left], since[left], one[left])
+        held = np.flatnonzero(found)
+        np.maximum.at(self.known, (one[held], inner[held]), since[held])
+        return found

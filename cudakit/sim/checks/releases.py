@@ -1,0 +1,300 @@
+"""Ordering between blocks by flags and fences: releases by one thread, acquires by another (PTX ISA, "Memory
+Consistency Model").
+
+A thread releases at a location by a strong write (an atomic, for example) after a fence, or by a write with .release.
+This publishes
+
+- the thread's own accesses up to the fence;
+- those of its warp up to the warp's last bar.warp.sync before the fence, or up to a fence of their own;
+- those of its block up to the block's last barrier before the fence, or up to a fence by any of its threads that a
+  barrier orders before the write;
+- accesses of other blocks that the thread has acquired, if the same rules order the acquire before the write.
+
+Another thread acquires by a later strong read of the location; a fence after that read is not required. The acquire
+holds for the thread itself, and for another thread of its block after a barrier of both (ordering.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from cudakit.sim.checks.chains import Key
+from cudakit.sim.checks.ordering import BatchOrder
+from cudakit.sim.checks.shadow import UNKNOWN
+from cudakit.sim.lockstep.lanes import Array
+
+# with more lanes than this, locations without a release are filtered out first
+_MANY = 64
+# a search that has visited this many releases stops and assumes that there is a chain
+_STEPS = 200_000
+# stands for every thread of a block
+ALL = -2
+
+
+class _Release(NamedTuple):
+    """A release by a lane of a batch, the ``number``-th at its location. It publishes the lane's own accesses up to the
+    event ``own``, and up to ``warp`` those of its warp, which a bar.warp.sync ordered before it."""
+
+    number: int
+    lane: int
+    own: int
+    warp: int
+    fences: BlockFences
+
+
+class _Releases:
+    """The releases of one block at one location."""
+
+    __slots__ = ("by_warp", "common", "numbers")
+
+    def __init__(self) -> None:
+        # releases by number, and the event up to which each publishes the accesses of all threads of the block
+        self.numbers: list[int] = []
+        self.common: list[int] = []
+        self.by_warp: dict[int, list[_Release]] = {}
+
+    def first(self, thread: int, event: int) -> int | None:
+        """The number of the first release that publishes an access by a thread (``ALL``: by any) at an event; None if
+        none does."""
+        found = bisect_left(self.common, event)
+        best = self.numbers[found] if found < len(self.common) else None
+        if thread == ALL or not self.by_warp:
+            return best
+        for warp, made in self.by_warp.items():
+            fences = made[0].fences
+            order, geometry = fences.order, fences.order.geometry
+            for release in made:
+                if (best is not None and release.number >= best) or event > release.own:
+                    continue
+                theirs = release.lane - release.lane % order.threads + thread
+                if thread in (release.lane % order.threads, UNKNOWN):
+                    holds = True
+                elif int(geometry.warp[theirs]) == warp:
+                    holds = event <= max(release.warp, int(fences.event[theirs]))
+                else:
+                    # named barriers, and flags between warps: as far as they have come by now
+                    holds = order.chains.ordered(int(geometry.warp[theirs]), event, warp)
+                if holds:
+                    best = release.number
+        return best
+
+
+class _Acquire(NamedTuple):
+    """The first ``seen`` releases of a location have been acquired by a thread of a block at an event."""
+
+    seen: int
+    block: int
+    thread: int
+    event: int
+
+
+class BlockFences:
+    """The fences of the threads of one batch, as far as they order accesses between blocks."""
+
+    def __init__(self, order: BatchOrder) -> None:
+        lanes, blocks = order.geometry.lanes, order.geometry.blocks
+        self.order = order
+        # per lane: the event of its last fence, the barrier of its block and the bar.warp.sync of its warp before it
+        self.event = np.zeros(lanes, np.int64)
+        self.floor = np.zeros(lanes, np.int64)
+        self.synced = np.zeros(lanes, np.int64)
+        # per block: its last fence, and the last one before its last barrier
+        self.newest = np.zeros(blocks, np.int64)
+        self.settled = np.zeros(blocks, np.int64)
+        self.any = False
+
+    def fence(self, lanes: Array, blocks: Array, event: int) -> None:
+        order = self.order
+        self.any = True
+        self.event[lanes] = event
+        self.floor[lanes] = order.floor[lanes // order.threads]
+        self.synced[lanes] = order.synced[lanes]
+        self.newest[blocks] = event
+
+    def barrier(self, blocks: Array | None) -> None:
+        which = slice(None) if blocks is None else blocks
+        self.settled[which] = self.newest[which]
+
+
+class GridChains:
+    """The releases and acquires between blocks so far. Events are increasing numbers; a location is any hashable
+    object."""
+
+    def __init__(self) -> None:
+        # releases at each location so far
+        self._count: dict[Key, int] = {}
+        # per block and location
+        self._released: dict[int, dict[Key, _Releases]] = {}
+        self._acquired: dict[int, dict[Key, list[_Acquire]]] = {}
+        # per location and (block, thread): how many releases it has acquired
+        self._seen: dict[Key, dict[tuple[int, int], int]] = {}
+        self._readers: dict[Key, list[_Acquire]] = {}
+        # (block, other block): all accesses of the first up to this event are ordered before now for the second
+        self._known: dict[tuple[int, int], int] = {}
+
+    # ---- what happens ----
+
+    def awake(self, fences: BlockFences, release: bool) -> bool:
+        """Whether a strong access can affect the order; False until the first fence or release. ``release``: it has
+        .release."""
+        return release or fences.any or bool(self._count)
+
+    def strong(
+        self, fences: BlockFences, event: int, lanes: Array, places: Array, *, reads: bool, writes: bool, release: bool
+    ) -> None:
+        """Note a strong access by lanes of a batch: one location per lane, in the order in which they take effect."""
+        order = fences.order
+        block = lanes // order.threads
+        able = np.ones(len(lanes), np.bool_) if release else (fences.event[lanes] > 0) | (fences.settled[block] > 0)
+        if len(places) > _MANY:
+            wanted = able.copy() if writes else np.zeros(len(lanes), np.bool_)
+            if reads and self._count:
+                wanted |= np.isin(places, [key for key in self._count if isinstance(key, int)])
+            lanes, places, able = lanes[wanted], places[wanted], able[wanted]
+        for lane, place, may in zip(lanes.tolist(), places.tolist(), able.tolist(), strict=True):
+            one, thread = divmod(lane, order.threads)
+            if reads:
+                self._acquire(event, order.first_block + one, thread, place)
+            if writes and may:
+                if release:
+                    common, warp, own = int(order.floor[one]), int(order.synced[lane]), event
+                else:
+                    common, warp, own = int(fences.floor[lane]), int(fences.synced[lane]), int(fences.event[lane])
+                # a fence of the block that a barrier orders before this write publishes too
+                common = max(common, int(fences.settled[one]))
+                self._release(order.first_block + one, place, common, _Release(0, lane, own, warp, fences))
+
+    def meet(self, blocks: range, place: Key, event: int) -> None:
+        """Note that all threads of some blocks have met at a barrier."""
+        for block in blocks:
+            self._release(block, place, event, None)
+        for block in blocks:
+            self._acquire(event, block, ALL, place)
+
+    def _release(self, block: int, place: Key, common: int, made: _Release | None) -> None:
+        mine = self._released.setdefault(block, {}).setdefault(place, _Releases())
+        number = self._count.get(place, 0)
+        news = not mine.common or mine.common[-1] < common
+        if news:
+            mine.numbers.append(number)
+            mine.common.append(common)
+        if made is not None and made.own > common:
+            warp = mine.by_warp.setdefault(int(made.fences.order.geometry.warp[made.lane]), [])
+            # a reader of the later release also sees the earlier
+            if all(known[1:4] != made[1:4] for known in warp[-32:]):
+                warp.append(made._replace(number=number))
+                news = True
+        if news:
+            self._count[place] = number + 1
+
+    def _acquire(self, event: int, block: int, thread: int, place: Key) -> None:
+        seen = self._count.get(place, 0)
+        if not seen:
+            return
+        known = self._seen.setdefault(place, {})
+        if known.get((block, thread), 0) < seen:
+            known[block, thread] = seen
+            made = _Acquire(seen, block, thread, event)
+            self._acquired.setdefault(block, {}).setdefault(place, []).append(made)
+            self._readers.setdefault(place, []).append(made)
+
+    # ---- order ----
+
+    def all_ordered(self, blocks: Array, threads: Array, events: Array, order: BatchOrder, lanes: Array) -> Array:
+        """Whether accesses by ``threads`` of ``blocks`` at ``events`` happen before the current accesses of ``lanes``
+        of the batch of ``order``, which are in other blocks."""
+        out = np.zeros(len(lanes), np.bool_)
+        if not self._count:
+            return out
+        mine = lanes // order.threads + order.first_block
+        pairs = (blocks << 31) | mine
+        ranked = np.argsort(pairs, kind="stable")
+        starts = np.flatnonzero(np.append(True, pairs[ranked][1:] != pairs[ranked][:-1]))
+        for members in np.split(ranked, starts[1:]):
+            block, other = int(blocks[members[0]]), int(mine[members[0]])
+            last = int(events[members].max())
+            if last <= self._known.get((block, other), 0):
+                out[members] = True
+            elif self._reaches(block, ALL, last, other, order, ALL):
+                self._known[block, other] = last
+                out[members] = True
+            else:
+                out[members] = self._each(block, threads[members], events[members], other, order, lanes[members])
+        return out
+
+    def _each(
+        self, block: int, threads: Array, events: Array, other: int, order: BatchOrder, lanes: Array
+    ) -> list[bool]:
+        found: dict[tuple[int, int, int], bool] = {}
+        out = []
+        for case in zip(threads.tolist(), events.tolist(), lanes.tolist(), strict=True):
+            if case not in found:
+                thread, event, lane = case
+                found[case] = self._reaches(block, thread, event, other, order, lane)
+            out.append(found[case])
+        return out
+
+    def reached(self, block: int, thread: int, event: int, other: int) -> bool:
+        """Whether an access by a thread of ``block`` happens before the current position of a thread of ``other``."""
+        return any(True for _ in self._search(block, thread, event, other))
+
+    def _reaches(self, block: int, thread: int, event: int, other: int, order: BatchOrder, lane: int) -> bool:
+        """Whether an access by a thread (``ALL``: by any) of ``block`` happens before the current access of a lane of
+        block ``other`` (``ALL``: of all its lanes)."""
+        return any(_holds(acquire, order, lane) for acquire in self._search(block, thread, event, other))
+
+    def _search(self, block: int, thread: int, event: int, other: int) -> Iterator[_Acquire]:
+        """The acquires by block ``other`` that an access by a thread of ``block`` happens before."""
+        released, acquired = self._released.get(block), self._acquired.get(other)
+        if not released or not acquired:
+            return
+        # the direct way, which is the usual one
+        for place in released if len(released) <= len(acquired) else acquired:
+            if place in released and place in acquired:
+                number = released[place].first(thread, event)
+                if number is not None:
+                    yield from (acquire for acquire in acquired[place] if acquire.seen > number)
+        queue = [(event, block, thread)]
+        known = {(block, thread): event}
+        steps = 0
+        while queue:
+            since, one, via = heappop(queue)
+            if known[one, via] < since:
+                continue
+            for place, made in self._released.get(one, {}).items():
+                steps += 1
+                number = made.first(via, since)
+                if number is None:
+                    continue
+                for acquire in self._readers.get(place, ()):
+                    steps += 1
+                    if acquire.seen <= number:
+                        continue
+                    if acquire.block == other:
+                        yield acquire
+                    key = (acquire.block, acquire.thread)
+                    if acquire.event < known.get(key, acquire.event + 1):
+                        known[key] = acquire.event
+                        heappush(queue, (acquire.event, *key))
+            if steps > _STEPS:
+                # too many to follow: assume that there is a chain
+                yield _Acquire(0, other, ALL, 0)
+                return
+
+
+def _holds(acquire: _Acquire, order: BatchOrder, lane: int) -> bool:
+    """Whether an acquire happens before the current access of a lane of the same block (``ALL``: of all its lanes)."""
+    if acquire.thread == ALL:
+        return True
+    block = acquire.block - order.first_block
+    if lane == ALL:
+        return acquire.event <= int(order.floor[block])
+    theirs = block * order.threads + acquire.thread
+    if theirs == lane:
+        return True
+    return bool(order.ordered(np.array([lane]), np.array([theirs]), np.array([acquire.event]), True)[0])
