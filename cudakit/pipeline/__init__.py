@@ -19,6 +19,8 @@ from cudakit.pipeline.entry import run
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.folder_source import FromFiles
+from cudakit.pipeline.fsspec_sink import ToFSSpec
+from cudakit.pipeline.fsspec_source import FromFSSpec
 from cudakit.pipeline.hdf5 import FromHDF5, ToHDF5
 from cudakit.pipeline.parquet import FromParquet
 from cudakit.pipeline.parquet_sink import ToParquet
@@ -50,6 +52,7 @@ __all__ = [
     "FileRefused",
     "Filled",
     "FromArray",
+    "FromFSSpec",
     "FromFile",
     "FromFiles",
     "FromHDF5",
@@ -68,6 +71,7 @@ __all__ = [
     "SinkSpec",
     "Source",
     "ToArray",
+    "ToFSSpec",
     "ToFile",
     "ToFolder",
     "ToHDF5",

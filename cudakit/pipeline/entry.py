@@ -51,12 +51,12 @@ def run(
         function: `function(chunk, *inputs, *outputs)` queues work on `chunk.stream` that computes the output arrays
             from the input arrays, and does not wait. The arrays are on `chunk.device` and have the shape (items,
             *item.shape). They are reused for later chunks of the same stream, in stream order.
-        sources: One source, or a tuple of sources with equal numbers of items: numpy arrays, memory maps, paths of
-            `.npy` files and of Zarr arrays, folders or lists of `.npy` files, `Filled`, or one generator of blocks. ()
-            if results need no input; then pass `count`.
-        sinks: One sink, or a tuple: arrays, memory maps, a path of an `.npy` file or of a Zarr array (its name ends in
-            .zarr), a folder, a function of (start, stop, items), or None to drop the results after the copy to the
-            host. () if there are no results.
+        sources: One source, or a tuple of sources with equal numbers of items: numpy arrays, memory maps, paths or URLs
+            of `.npy` files and of Zarr arrays, folders or lists of `.npy` files, `Filled`, or one generator of blocks.
+            () if results need no input; then pass `count`.
+        sinks: One sink, or a tuple: arrays, memory maps, a path of an `.npy` file, a path or URL of a Zarr array (its
+            name ends in .zarr) or of a folder, a function of (start, stop, items), or None to drop the results after
+            the copy to the host. () if there are no results.
         outputs: (shape, dtype) of one result, or a list with one pair per sink; if None, those of the sink, or else of
             the first source.
         count: Number of items to process; all if None.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -44,21 +44,22 @@ def npy_header(path: Path, dtype_: Any = None) -> tuple[tuple[int, ...], np.dtyp
 
     dtype_: the elements' dtype, if the file's dtype only states the size (bfloat16); it must have the same size.
     """
-    with explained(f"the source {str(path)!r}", "pass an .npy file, a folder of them, or a list of their paths"):
-        try:
-            with path.open("rb") as file:
-                version = np.lib.format.read_magic(file)
-                read: Any = (
-                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                )
-                shape, fortran, dtype = read(file)
-                offset = file.tell()
-        except UnicodeEncodeError:  # in the path
-            raise
-        except Exception as error:  # numpy's reader raises errors of several types for damaged headers
-            if isinstance(error, OSError):
-                raise
-            raise ContentsRefused(f"{path} is not a readable .npy file: {error}. Write it with numpy.save") from error
+    advice = "pass an .npy file, a folder of them, or a list of their paths"
+    with explained(f"the source {str(path)!r}", advice), path.open("rb") as file:
+        return parsed_npy_header(file, path, dtype_)
+
+
+def parsed_npy_header(file: BinaryIO, path: object, dtype_: Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return what `npy_header` does for an open file. path: its name in errors."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        offset = file.tell()
+    except OSError:
+        raise
+    except Exception as error:  # numpy's reader raises errors of several types for damaged headers
+        raise ContentsRefused(f"{path} is not a readable .npy file: {error}. Write it with numpy.save") from error
     if dtype.hasobject:
         raise ContentsRefused(f"{path} has Python objects: save an array of numbers")
     if fortran and len(shape) > 1:

@@ -11,7 +11,9 @@ import numpy as np
 
 from cudakit.pipeline import hdf5, parquet, tiff
 from cudakit.pipeline.folder_source import FromFiles
+from cudakit.pipeline.fsspec_source import FromFSSpec
 from cudakit.pipeline.hdf5 import FromHDF5
+from cudakit.pipeline.objects import has_scheme
 from cudakit.pipeline.parquet import FromParquet
 from cudakit.pipeline.sources import Blocks, FromArray, FromFile, Source
 from cudakit.pipeline.tiff import FromTIFF
@@ -20,8 +22,8 @@ from cudakit.pipeline.zarr_source import FromZarr
 
 
 def as_source(given: Any) -> Source | Blocks:
-    """Return the source for an input of `run`: a Source, an array or memory map, a path of an `.npy` file, a folder or
-    a Zarr array, a list of paths, or a generator of blocks. Raises TypeError for anything else."""
+    """Return the source for an input of `run`: a Source, an array or memory map, a path or URL of an `.npy` file, a
+    folder or a Zarr array, a list of paths, or a generator of blocks. Raises TypeError for anything else."""
     if isinstance(given, (Source, Blocks)):
         return given
     if isinstance(given, np.ma.MaskedArray):
@@ -35,6 +37,8 @@ def as_source(given: Any) -> Source | Blocks:
     if isinstance(given, (str, os.PathLike)):
         if is_zarr(given):
             return FromZarr(given)
+        if has_scheme(os.fspath(given)):
+            return FromFSSpec(given)
         suffix = Path(given).suffix
         if suffix == parquet.SUFFIX:
             return FromParquet(given)

@@ -18,6 +18,8 @@ from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
 from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.framed import FramedFile
+from cudakit.pipeline.fsspec_sink import ToFSSpec
+from cudakit.pipeline.fsspec_source import FromFSSpec
 from cudakit.pipeline.hdf5 import FromHDF5
 from cudakit.pipeline.origin import RunOrigin
 from cudakit.pipeline.parquet import FromParquet
@@ -161,7 +163,10 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
     folders |= {source.path.resolve() for source in sources if isinstance(source, FromParquet)}
     files = {source.path.resolve() for source in sources if isinstance(source, (FromFile, FromHDF5, FromTIFF))}
     zarrs = {str(source.place) for source in sources if isinstance(source, FromZarr)}
+    urls = {source.url.rstrip("/") for source in sources if isinstance(source, FromFSSpec)}
     for sink in sinks:
+        if isinstance(sink, ToFSSpec) and sink.url in urls:
+            raise ValueError(f"the folder for results is a source, {sink.url}: pass another URL")
         if isinstance(sink, (ToFolder, ToParquet)) and sink.path.resolve() in folders:
             raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
         if isinstance(sink, FramedFile) and sink.path.resolve() in files:
@@ -176,6 +181,7 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
             sink.private = "it overwrites its own source, and a worker's items may have to be computed again"
     places: list[object] = [sink.path.resolve() for sink in sinks if isinstance(sink, (ToFile, ToFolder, ToParquet))]
     places += [str(sink.place) for sink in sinks if isinstance(sink, ToZarr)]
+    places += [sink.url for sink in sinks if isinstance(sink, ToFSSpec)]
     for place in places:
         if places.count(place) > 1:
             raise ValueError(f"two sinks write to {place}: pass different paths")

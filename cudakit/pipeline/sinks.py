@@ -16,7 +16,9 @@ from cudakit.pipeline import hdf5, parquet, tiff
 from cudakit.pipeline.file_sinks import ToFile, ToMap
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.folder_sink import ToFolder
+from cudakit.pipeline.fsspec_sink import ToFSSpec
 from cudakit.pipeline.hdf5 import ToHDF5
+from cudakit.pipeline.objects import has_scheme
 from cudakit.pipeline.parquet_sink import ToParquet
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
@@ -112,8 +114,8 @@ class ToArray(Sink):
 
 def as_sink(given: Any) -> Sink:
     """Return the sink for an output of `run`: a Sink, an array or memory map, a path of an `.npy` file, of a Zarr array
-    (its name ends in .zarr, or there is one) or of a folder (it exists, or its name has no suffix), a function for
-    `Each`, or None. Raises TypeError for anything else."""
+    (its name ends in .zarr, or there is one) or of a folder (it exists, or its name has no suffix), the URL of a Zarr
+    array or a folder, a function for `Each`, or None. Raises TypeError for anything else."""
     if given is None:
         return Nowhere()
     if isinstance(given, Sink):
@@ -127,6 +129,8 @@ def as_sink(given: Any) -> Sink:
     if isinstance(given, (str, os.PathLike)):
         if is_zarr(given):
             return ToZarr(given)
+        if has_scheme(os.fspath(given)):
+            return _at_url(os.fspath(given))
         path = Path(given)
         if not os.fspath(given):
             raise ValueError("the path of a sink is empty: pass an .npy file, or a folder")
@@ -150,3 +154,13 @@ def as_sink(given: Any) -> Sink:
         f"{type(given).__name__} is not a sink: pass a numpy array, a numpy.memmap, the path of an .npy file, of a "
         "Zarr array or of a folder, a function of (start, stop, items), a pipeline sink, or None to drop the results"
     )
+
+
+def _at_url(url: str) -> Sink:
+    name = url.rsplit("/", 1)[-1]
+    if "." in name:
+        raise ValueError(
+            f"{url} is a URL of one object, which cannot be written in parts: pass the URL of a Zarr array, which ends "
+            "in .zarr, or that of a folder for .npy parts, with a / at the end"
+        )
+    return ToFSSpec(url)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.pipeline.files import HostArray, as_bytes
+from cudakit.pipeline.objects import LOCAL, has_scheme, scheme_of
 from cudakit.pipeline.refusals import ContentsRefused
 from cudakit.pipeline.sources import Item
 
@@ -43,7 +44,7 @@ def is_zarr(given: str | os.PathLike[str]) -> bool:
 
 def is_url(text: str) -> bool:
     """Whether a text is the URL of a store that is not a local folder."""
-    return "://" in text and not text.startswith(("file://", "local://"))
+    return has_scheme(text) and scheme_of(text) not in LOCAL
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Place:
     @property
     def scheme(self) -> str:
         """The URL's scheme, such as "s3"; "" for a folder."""
-        return self.url.split("://")[0].split("::")[0]
+        return scheme_of(self.url)
 
     def __str__(self) -> str:
         return self.url or str(self.folder)
@@ -180,10 +181,12 @@ class StoredArray:
         """Whether the size of a stored chunk depends on its contents, or is not known here."""
         return len(self.metadata["codecs"]) > 1 or self.metadata["codecs"][0]["name"] != "bytes"
 
-    @property
-    def chunk_bytes(self) -> int:
-        """Bytes of a stored chunk before compression."""
-        return int(np.prod(self._stored, dtype=np.int64)) * int(self._array.dtype.itemsize)
+    def sizes(self, start: int, stop: int) -> Iterator[tuple[str, int | None]]:
+        """Yield the keys of the stored chunks that have the items start..stop, each with its bytes; None if it is
+        `compressed`."""
+        due = int(np.prod(self._stored, dtype=np.int64)) * int(self._array.dtype.itemsize)
+        for key in self.keys(start, stop):
+            yield key, None if self.compressed else due
 
     @property
     def fill(self) -> Any:

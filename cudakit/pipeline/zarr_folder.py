@@ -209,7 +209,7 @@ class ZarrFolder(JournaledSink):
             )
         sizes: dict[str, int | None] = {METADATA: None}
         for start, stop in finished:
-            sizes |= dict.fromkeys(array.keys(start, stop), None if array.compressed else array.chunk_bytes)
+            sizes |= dict(array.sizes(start, stop))
         for key, due in sizes.items():
             path = self._part / key
             size = path.stat().st_size if path.is_file() else 0
