@@ -137,7 +137,7 @@ class FromFSSpec(Source):
         return True
 
     def _infos(self) -> dict[str, dict[str, Any]]:
-        """What the store knows of each object. Web servers have no listing."""
+        """Return `Objects.info` of each object by its key; nothing for web servers, which have no listing."""
         if scheme_of(self.url) in ("http", "https"):
             return {}
         return self._objects.infos(self._objects.root)

@@ -44,7 +44,10 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 class FromParquet(Source):
-    """Rows of one or several columns of numbers. An item has shape () for one column, and (k,) for k of them.
+    """Rows of one or several columns of numbers, or of lists of numbers with a fixed size.
+
+    An item has the shape of a column's entry: () for numbers, (8,) for `FixedSizeList<float, 8>`, (6, 8) for such lists
+    of 6 of them. For k > 1 columns it has shape (k, ...).
 
     A row group is decoded once if chunks of the pipeline have whole ones.
 
@@ -56,7 +59,8 @@ class FromParquet(Source):
         ImportError: If pyarrow is not installed.
         FileMissing: If the file or folder does not exist.
         ContentsRefused: If a file is not a Parquet file, is damaged, or does not have the columns as integers or real
-            numbers of one dtype, without nulls. A null that the file's statistics do not show fails its chunk.
+            numbers of one dtype and shape, without nulls. A null that the file's statistics do not show fails its
+            chunk.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: str | Sequence[str] | None = None) -> None:
@@ -70,24 +74,25 @@ class FromParquet(Source):
         self.columns: list[str] = [columns] if isinstance(columns, str) else list(columns or ())
         self._starts = [0]  # the first row of each row group, and the number of rows
         self._groups: list[tuple[Path, int]] = []
-        dtypes: set[np.dtype[Any]] = set()
+        entries: set[Item] = set()
         for file in self._paths:
             with _readable(file), pq.ParquetFile(file) as opened:
                 schema, metadata = opened.schema_arrow, opened.metadata
                 self.columns = self.columns or list(schema.names)
-                dtypes |= {_dtype_of(schema, name, file) for name in self.columns}
+                entries |= {_entry_of(schema, name, file) for name in self.columns}
                 for group in range(metadata.num_row_groups):
                     self._expect_no_nulls(metadata.row_group(group), file)
                     self._groups.append((file, group))
                     self._starts.append(self._starts[-1] + metadata.row_group(group).num_rows)
-        if len(dtypes) != 1:
+        if len(entries) != 1:
             raise ContentsRefused(
-                f"columns must have one dtype, got {', '.join(sorted(map(str, dtypes)))} in {self.path}: pass "
-                "columns=, or a source for each dtype"
+                f"columns must have one dtype and shape, got {', '.join(sorted(map(str, entries)))} in {self.path}: "
+                "pass columns=, or a source for each dtype"
             )
+        entry = entries.pop()
         self.count = self._starts[-1]
         width = () if isinstance(columns, str) or len(self.columns) == 1 else (len(self.columns),)
-        self.item = Item.of(width, dtypes.pop())
+        self._entry, self.item = entry.shape, Item.of((*width, *entry.shape), entry.dtype)
         rows = np.diff(self._starts)
         if len(rows) > 1 and rows[0] and (rows[:-1] == rows[0]).all() and rows[-1] <= rows[0]:
             self.unit = int(rows[0])
@@ -96,8 +101,10 @@ class FromParquet(Source):
         for number in range(group.num_columns):
             column = group.column(number)
             statistics = column.statistics
-            if column.path_in_schema in self.columns and statistics is not None and statistics.null_count:
-                raise self._null(column.path_in_schema, f"{statistics.null_count:,} nulls", self._starts[-1], file)
+            path = column.path_in_schema  # that of a list column goes on with .list.element
+            name = next((name for name in self.columns if path == name or path.startswith(f"{name}.list.")), None)
+            if name is not None and statistics is not None and statistics.null_count:
+                raise self._null(name, f"{statistics.null_count:,} nulls", self._starts[-1], file)
 
     def _null(self, column: str, what: str, row: int, file: Path) -> ContentsRefused:
         return ContentsRefused(
@@ -118,12 +125,12 @@ class FromParquet(Source):
             with _readable(path), parquet_package().ParquetFile(path) as file:
                 table = file.read_row_group(self._groups[number][1], columns=self.columns)
             for place, name in enumerate(self.columns):
-                column = table.column(name).slice(at - first, end - at)
-                if column.null_count:
-                    row = at + column.is_null().to_pylist().index(True)
-                    raise self._null(name, f"a null at item {row:,},", first, path)
                 target = into[at - start : end - start]
-                (target[:, place] if self.item.shape else target)[...] = column.to_numpy()
+                if len(self.columns) > 1:
+                    target = target[:, place]
+                row = _fill(target, table.column(name).slice(at - first, end - at), self._entry)
+                if row is not None:
+                    raise self._null(name, f"a null at item {at + row:,},", first, path)
             at = end
 
     def identity(self) -> dict[str, Any]:
@@ -138,13 +145,37 @@ def is_part(name: str) -> bool:
     return name.endswith(SUFFIX) and not name.startswith(".")
 
 
-def _dtype_of(schema: Any, name: str, path: Path) -> np.dtype[Any]:
-    """Return the dtype of a column. Raises ContentsRefused if it has no numbers of a fixed width."""
+def _fill(target: HostArray, column: Any, shape: tuple[int, ...]) -> int | None:
+    """Write a column, whose entries have that shape, to an array. Returns the row of its first null, if it has one."""
+    at = 0
+    for values in column.chunks:
+        rows, per_row = len(values), 1
+        for extent in (*shape, None):
+            if values.null_count:
+                return at + int(values.is_null().to_pylist().index(True)) // per_row
+            if extent is not None:
+                values, per_row = values.flatten(), per_row * extent
+        target[at : at + rows] = values.to_numpy(zero_copy_only=False).reshape(rows, *shape)
+        at += rows
+    return None
+
+
+def _entry_of(schema: Any, name: str, path: Path) -> Item:
+    """Return the shape and dtype of a column's entries. Raises ContentsRefused if they have no fixed width."""
+    import pyarrow
+
     if schema.names.count(name) != 1:
         raise ContentsRefused(f"{path} has no column {name!r}: pass columns=, some of {', '.join(schema.names[:10])}")
-    kind = schema.field(name).type
+    kind = numbers = schema.field(name).type
+    shape = []
+    while pyarrow.types.is_fixed_size_list(numbers):
+        shape.append(numbers.list_size)
+        numbers = numbers.value_type
     with contextlib.suppress(NotImplementedError):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        if dtype.kind in KINDS and str(kind).startswith(("int", "uint", "float", "double", "halffloat")):
-            return dtype
-    raise ContentsRefused(f"column {name!r} of {path} must have integers or real numbers, got {kind}: pass columns=")
+        dtype: np.dtype[Any] = np.dtype(numbers.to_pandas_dtype())
+        if dtype.kind in KINDS and str(numbers).startswith(("int", "uint", "float", "double", "halffloat")):
+            return Item.of(tuple(shape), dtype)
+    advice = "; lists must have a fixed size, as pyarrow.list_(pyarrow.float32(), 8)" if "list" in str(kind) else ""
+    raise ContentsRefused(
+        f"column {name!r} of {path} must have integers or real numbers, got {kind}: pass columns={advice}"
+    )

@@ -1,42 +1,35 @@
-"""A sink that writes columns of numbers to Parquet files. pyarrow is imported when it is needed."""
+"""A sink that writes columns of numbers to Parquet files."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import re
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from cudakit.pipeline.chunk_files import sync_path
-from cudakit.pipeline.file_sinks import expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray
-from cudakit.pipeline.journal import expect_same_job, read_text, write_aside
-from cudakit.pipeline.lock import OutputLock
-from cudakit.pipeline.parquet import KINDS, SUFFIX, FromParquet, is_part, parquet_package
-from cudakit.pipeline.ranges import Range, merged
-from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
+from cudakit.pipeline.parquet import SUFFIX, parquet_package
+from cudakit.pipeline.parquet_columns import Columns
+from cudakit.pipeline.parquet_file import ParquetFile
+from cudakit.pipeline.parquet_folder import ParquetFolder
+from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.sink import Sink, SinkSpec
-from cudakit.pipeline.sources import Item
-
-_RANGE = re.compile(r"items-(\d+)-(\d+)\.parquet")
-_DIGITS = 12  # of an item's number in a file's name, so that the order of names is that of the items
-_SHARES = ".pipeline-shares"  # the folder of the portions' temporary places
 
 
 class ToParquet(Sink):
-    """Writes rows to a folder of Parquet files, one for each range of items that is written (a chunk of the pipeline),
-    named by its first and last item. A file gets its name when it is complete and on disk. While the run is unfinished,
-    the file `.pipeline.json` records its job. `overwrite=True` removes all Parquet files of the folder.
+    """Writes rows to a folder of Parquet files, or to one file.
+
+    A folder has one file for each range of items that is written (a chunk of the pipeline), named by its first and last
+    item. A file gets its name when it is complete and on disk. While the run is unfinished, the file `.pipeline.json`
+    records its job. `overwrite=True` removes all Parquet files of the folder.
+
+    A path that ends in `.parquet` is one file, with one row group per chunk, in order; a stopped run starts again. One
+    thread writes it; in a cluster pass a folder.
 
     Args:
-        path: The folder; it is made if it does not exist.
-        columns: The names of the columns: one for items of shape (), or k for items of shape (k,). None for "data", or
-            "data0", "data1" and so on.
+        path: The folder, which is made if it does not exist; or the file. An existing folder may have any name.
+        columns: The name of one column, for whole items: numbers, or lists of a fixed size for items with axes. Or k
+            names, for items of shape (k, ...), one entry of the first axis per column. None for "data0", "data1" and so
+            on if items have one axis, else for "data".
         compression: As for `pyarrow.parquet.write_table`: "snappy", "zstd", "none".
 
     Raises:
@@ -44,133 +37,34 @@ class ToParquet(Sink):
         ValueError: If there is no name, or two are equal.
     """
 
-    private = ""
-
     def __init__(
         self, path: str | os.PathLike[str], columns: str | Sequence[str] | None = None, *, compression: str = "snappy"
     ) -> None:
         parquet_package()
         self.path = Path(path)
-        self.columns = [columns] if isinstance(columns, str) else list(columns or ())
-        if columns == [] or len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns must have at least 1 name, and all must differ, got {self.columns}")
-        self._compression = compression
-        self._lock = OutputLock(self.path / ".pipeline.lock")
-        self._record = self.path / ".pipeline.json"
-        self._spec: SinkSpec | None = None
-        self.where = str(self.path)
+        one = self.path.suffix == SUFFIX and not self.path.is_dir() and not os.fspath(path).endswith(("/", os.sep))
+        kind = ParquetFile if one else ParquetFolder
+        self._inner: ParquetFile | ParquetFolder = kind(self.path, Columns.of(columns), compression)
+        inner = self._inner
+        self.ordered, self.forgets, self.private, self.where = inner.ordered, inner.forgets, inner.private, inner.where
 
     def open(self, spec: SinkSpec) -> list[Range]:
-        self._expect_columns(spec.item)
-        expect_folder(self.path)
-        with explained(f"the folder {self.path} for results", "pass another folder"):
-            self.path.mkdir(exist_ok=True)
-        self._lock.take(None, self.path)
-        names = [name for name in os.listdir(self.path) if is_part(name)]
-        if spec.overwrite:
-            for name in names:
-                (self.path / name).unlink()
-            names = []
-        elif names and not spec.resume:
-            raise FileOccupied(
-                f"{self.path} already has {len(names):,} Parquet files: pass resume=True to continue, overwrite=True "
-                "to replace them, or another folder"
-            )
-        job = {**spec.job(), "columns": self.columns}
-        if names and self._record.exists():
-            try:
-                before = json.loads(read_text(self._record))
-            except ValueError:
-                before = None
-            expect_same_job(self._record, before, job)
-        finished = [self._checked(name, spec) for name in sorted(names)]
-        for (_, before_stop), (start, _) in itertools.pairwise(finished):
-            if start < before_stop:
-                raise ContentsRefused(f"two files in {self.path} have item {start:,}: pass overwrite=True")
-        expect_disk(self.path, spec, sum(stop - start for start, stop in finished))
-        for left in self.path.glob(f".*{SUFFIX}.part"):  # by a run that was killed
-            left.unlink()
-        write_aside(self._record, json.dumps(job, sort_keys=True))
-        self._spec = spec
-        return merged(finished)
-
-    def _expect_columns(self, item: Item) -> None:
-        width = item.shape[0] if len(item.shape) == 1 else 1
-        if not self.columns:
-            self.columns = ["data"] if width == 1 else [f"data{number}" for number in range(width)]
-        if len(item.shape) > 1 or width != len(self.columns) or item.dtype.kind not in KINDS:
-            raise ValueError(
-                f"the items of {len(self.columns)} Parquet columns must be integers or real numbers of shape "
-                f"({len(self.columns)},){' or ()' if len(self.columns) == 1 else ''}, got {item}"
-            )
-
-    def _checked(self, name: str, spec: SinkSpec) -> Range:
-        """Return the range of a finished file. Raises ContentsRefused if it is not a result of this job."""
-        path, found = self.path / name, _RANGE.fullmatch(name)
-        start, stop = (int(found[1]), int(found[2])) if found else (0, 0)
-        if found is None or not (start < stop or start == stop == spec.count == 0) or stop > (spec.count or stop):
-            raise ContentsRefused(f"{path} is not a result of this job: pass another folder, or overwrite=True")
-        source = FromParquet(path, self.columns)
-        if source.count != stop - start or source.item.dtype != spec.item.dtype:
-            raise ContentsRefused(
-                f"{path} has {source.count:,} rows of {source.item.dtype}, not {stop - start:,} of {spec.item.dtype}: "
-                "it has been changed. Restore or remove it, or pass overwrite=True"
-            )
-        spec.origin.expect_older(None, path, path.stat().st_mtime_ns)
-        return start, stop
+        return self._inner.open(spec)
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        import pyarrow
-
-        rows = items.reshape(stop - start, len(self.columns))
-        table = pyarrow.table({name: rows[:, place] for place, name in enumerate(self.columns)})
-        name = f"items-{start:0{_DIGITS}}-{stop:0{_DIGITS}}{SUFFIX}"
-        aside = self.path / f".{name}.part"
-        try:
-            group = max(stop - start, 1)
-            parquet_package().write_table(table, aside, compression=self._compression, row_group_size=group)
-            sync_path(aside)
-            aside.replace(self.path / name)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        self._inner.write(start, stop, items)
 
     def portion(self, attempt: str) -> Sink:
-        shares = self.path.resolve() / _SHARES
-        shares.mkdir(exist_ok=True)
-        return _ParquetPortion(shares / attempt, self.columns, compression=self._compression)
+        return self._inner.portion(attempt)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
-        aside = self.path / _SHARES / attempt
-        for name in sorted(os.listdir(aside)):
-            (aside / name).replace(self.path / name)
-        aside.rmdir()
+        self._inner.adopt(attempt, start, stop)
 
     def discard(self, attempt: str) -> None:
-        shutil.rmtree(self.path / _SHARES / attempt, ignore_errors=True)
+        self._inner.discard(attempt)
 
     def finish(self, count: int) -> None:
-        if not count and self._spec is not None:
-            self.write(0, 0, np.empty((0, *self._spec.item.shape), self._spec.item.dtype))
-        sync_path(self.path)
-        self._record.unlink(missing_ok=True)
+        self._inner.finish(count)
 
     def close(self) -> None:
-        if self._spec is not None:
-            shutil.rmtree(self.path / _SHARES, ignore_errors=True)
-            if not any(map(is_part, os.listdir(self.path))):
-                self._record.unlink(missing_ok=True)
-        self._spec = None
-        self._lock.release()
-
-
-class _ParquetPortion(ToParquet):
-    """Writes the files of a worker's share to a folder of their own, which must not exist."""
-
-    def open(self, spec: SinkSpec) -> list[Range]:
-        with explained(f"{self.path}, the place for a share,", "use a file system that all workers share"):
-            self.path.mkdir()
-        return []
-
-    def finish(self, count: int) -> None:
-        """Each file is on disk when it is written."""
+        self._inner.close()

@@ -168,7 +168,7 @@ def _expect_apart(sources: Sequence[Source], sinks: Sequence[Sink]) -> None:
         if isinstance(sink, ToFSSpec) and sink.url in urls:
             raise ValueError(f"the folder for results is a source, {sink.url}: pass another URL")
         if isinstance(sink, (ToFolder, ToParquet)) and sink.path.resolve() in folders:
-            raise ValueError(f"the folder for results is a source, {sink.path}: pass another folder")
+            raise ValueError(f"the place for results is a source, {sink.path}: pass another path")
         if isinstance(sink, FramedFile) and sink.path.resolve() in files:
             raise ValueError(f"the file for results is a source, {sink.path}: pass another file")
         in_place = isinstance(sink, ToMap) and sink.path.resolve() in files

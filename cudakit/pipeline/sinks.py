@@ -141,7 +141,7 @@ def as_sink(given: Any) -> Sink:
         if path.suffix in tiff.SUFFIXES and not path.is_dir():
             return ToTIFF(path)
         if path.suffix == parquet.SUFFIX:
-            return ToParquet(path)
+            return ToParquet(given)
         if path.is_dir() or not path.suffix or os.fspath(given).endswith(("/", os.sep)):
             return ToFolder(path)
         raise ValueError(

@@ -341,7 +341,7 @@ def test_a_finished_folder_of_other_results_is_not_taken_for_done(device, tmp_pa
     pipeline.run(double, a, tmp_path / "out", devices=device)
     with pytest.raises(ValueError, match="the folder is of another job"):
         pipeline.run(double, a[:, :2], tmp_path / "out", devices=device, resume=True)
-    with pytest.raises(ValueError, match="the folder for results is a source"):
+    with pytest.raises(ValueError, match="the place for results is a source"):
         pipeline.run(double, tmp_path / "out", tmp_path / "out", devices=device, resume=True)
 
 

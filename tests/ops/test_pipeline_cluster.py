@@ -102,11 +102,13 @@ def test_workers_read_and_write_other_formats(client, images, tmp_path, monkeypa
     np.testing.assert_array_equal(out, factor * images)
 
     np.save("rows.npy", images[:, 0, :3])
-    pipeline.run(doubled, "rows.npy", "a.parquet", on=client, chunk=5)
-    pipeline.run(doubled, "a.parquet", "b.parquet", on=client, chunk=4)
+    pipeline.run(doubled, "rows.npy", pipeline.ToParquet("a"), on=client, chunk=5)
+    pipeline.run(doubled, pipeline.FromParquet("a"), pipeline.ToParquet("b"), on=client, chunk=4)
     rows = np.zeros((COUNT, 3), np.float32)
-    pipeline.FromParquet("b.parquet").read(0, COUNT, rows)
+    pipeline.FromParquet("b").read(0, COUNT, rows)
     np.testing.assert_array_equal(rows, 4 * images[:, 0, :3])
+    with pytest.raises(ValueError, match="one process writes a Parquet file: pass a folder"):
+        pipeline.run(doubled, "rows.npy", "c.parquet", on=client)
     with pytest.raises(ValueError, match="only one process can write HDF5 chunks"):
         pipeline.run(doubled, "rows.npy", pipeline.ToHDF5("c.h5", chunks=4), on=client)
 

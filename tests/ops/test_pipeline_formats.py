@@ -341,7 +341,7 @@ def test_one_column_has_plain_numbers(pq: Any, device: cudakit.Device, tmp_path:
 
 
 def test_a_stopped_run_into_parquet_continues(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
+    out = pipeline.ToParquet(tmp_path / "out")
     with pytest.raises(pipeline.PipelineError):
         pipeline.run(stops_at(3), ROWS, out, devices=device, chunk=4, streams=1)
     with pytest.raises(pipeline.FileOccupied, match="resume=True"):
@@ -350,13 +350,88 @@ def test_a_stopped_run_into_parquet_continues(pq: Any, device: cudakit.Device, t
         pipeline.run(same, 2 * ROWS, out, devices=device, resume=True)
     assert 0 < pipeline.run(same, ROWS, out, devices=device, chunk=7, resume=True).items < COUNT
     assert pipeline.run(same, ROWS, out, devices=device, resume=True).items == 0
-    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out.path)), ROWS)
     pipeline.run(same, ROWS[:9], out, devices=device, overwrite=True)
-    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS[:9])
-    first = out / names(out)[0]
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out.path)), ROWS[:9])
+    first = out.path / names(out.path)[0]
     first.write_bytes(first.read_bytes()[:-10])
     with pytest.raises(pipeline.ContentsRefused, match="not a readable Parquet file"):
         pipeline.run(same, ROWS[:9], out, devices=device, resume=True)
+
+
+def test_one_file_has_a_row_group_per_chunk_in_order(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    sink = pipeline.ToParquet(out, ["x", "y", "z"], compression="zstd")
+    pipeline.run(same, ROWS, sink, devices=device, chunk=4, readers=3, writers=3)
+    assert names(tmp_path) == ["out.parquet"]
+    file = pq.ParquetFile(out)
+    assert [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)] == [4] * 5 + [3]
+    np.testing.assert_array_equal(file.read()["y"], ROWS[:, 1])
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS)
+    with pytest.raises(pipeline.FileOccupied, match="already exists"):
+        pipeline.run(same, ROWS, out, devices=device)
+    pipeline.run(same, (ROWS[at : at + 5] for at in range(0, COUNT, 5)), out, devices=device, overwrite=True)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS)
+
+
+def test_a_stopped_run_into_one_file_starts_again(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    pipeline.run(same, ROWS, out, devices=device, chunk=4)
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(3), 2 * ROWS, out, devices=device, chunk=4, overwrite=True)
+    assert names(tmp_path) == ["out.parquet"]
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(out)), ROWS)  # the earlier results
+    with pytest.raises(ValueError, match=r"cannot be resumed: .*: pass a folder"):
+        pipeline.run(same, ROWS, out, devices=device, resume=True)
+    assert "pass a folder" in pipeline.ToParquet(out).private
+
+
+@pytest.mark.parametrize("path", ["out", "out.parquet"])
+@pytest.mark.parametrize("items", [ITEMS, ROWS], ids=["images", "rows"])
+def test_a_column_has_lists_of_a_fixed_size(
+    pq: Any, device: cudakit.Device, tmp_path: Path, path: str, items: Any
+) -> None:
+    import pyarrow
+
+    out = tmp_path / path
+    pipeline.run(same, items, pipeline.ToParquet(out, "vector"), devices=device, chunk=4)
+    kind = pq.read_table(out).schema.field("vector").type
+    assert pyarrow.types.is_fixed_size_list(kind)
+    assert kind.list_size == items.shape[1]
+    source = pipeline.FromParquet(out, "vector")
+    assert source.item == pipeline.Item.of(items.shape[1:], "float32")
+    np.testing.assert_array_equal(read_all(source), items)
+    assert np.array_equal(np.array(pq.read_table(out)["vector"].to_pylist(), np.float32), items)
+
+
+def test_several_columns_of_lists(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    sink = pipeline.ToParquet(tmp_path / "out", list("abcdef"))
+    pipeline.run(same, ITEMS, sink, devices=device, chunk=4)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(tmp_path / "out")), ITEMS)
+    np.testing.assert_array_equal(read_all(pipeline.FromParquet(tmp_path / "out", ["c", "a"])), ITEMS[:, [2, 0]])
+    assert pipeline.run(same, ITEMS, sink, devices=device, resume=True).skipped == COUNT
+
+
+def test_lists_that_are_no_items_are_refused(pq: Any, tmp_path: Path) -> None:
+    import pyarrow
+
+    path, pairs = tmp_path / "in.parquet", pyarrow.list_(pyarrow.float32(), 2)
+    for values, kind, message in (
+        ([[1.0], [2.0, 3.0]], pyarrow.list_(pyarrow.float32()), "lists must have a fixed size"),
+        ([[1.0, 2.0], None, [3.0, 4.0]], pairs, "has . nulls"),
+        ([[1.0, 2.0], [3.0, None]], pairs, "has 1 nulls"),
+    ):
+        pq.write_table(pyarrow.table({"a": pyarrow.array(values, kind)}), path)
+        with pytest.raises(pipeline.ContentsRefused, match=message):
+            pipeline.FromParquet(path)
+    for rows, row in (([[1.0, 2.0], [3.0, 4.0], [5.0, None]], 2), ([[1.0, 2.0], None], 1)):
+        table = pyarrow.table({"a": pyarrow.array(rows, pairs)})
+        pq.write_table(table, path, write_statistics=False)
+        with pytest.raises(pipeline.ContentsRefused, match=f"a null at item {row}"):
+            read_all(pipeline.FromParquet(path))
+    pq.write_table(pyarrow.table({"a": pyarrow.array([[1.0, 2.0]], pairs), "b": [1.0]}), path)
+    with pytest.raises(pipeline.ContentsRefused, match="one dtype and shape"):
+        pipeline.FromParquet(path)
 
 
 def test_workers_write_parquet_files(pq: Any, tmp_path: Path) -> None:
@@ -390,9 +465,10 @@ def test_nulls_and_other_columns_are_refused(pq: Any, tmp_path: Path) -> None:
 
 
 def test_items_that_are_no_columns_are_refused(pq: Any, device: cudakit.Device, tmp_path: Path) -> None:
-    for items, columns in ((ITEMS, None), (ROWS, ["a", "b"]), (ROWS > 0, None)):
-        with pytest.raises(ValueError, match="Parquet columns must be"):
-            pipeline.run(same, items, pipeline.ToParquet(tmp_path / "out", columns), devices=device)
+    for items, columns in ((ITEMS, ["a"]), (ROWS, ["a", "b"]), (ROWS > 0, None), (ITEMS[:, :0], None)):
+        for path in ("out", "out.parquet"):
+            with pytest.raises(ValueError, match="Parquet columns must be"):
+                pipeline.run(same, items, pipeline.ToParquet(tmp_path / path, columns), devices=device)
     with pytest.raises(ValueError, match="all must differ"):
         pipeline.ToParquet(tmp_path / "out", ["a", "a"])
     assert names(tmp_path) == []
