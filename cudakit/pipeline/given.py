@@ -23,7 +23,8 @@ from cudakit.pipeline.zarr_source import FromZarr
 
 def as_source(given: Any) -> Source | Blocks:
     """Return the source for an input of `run`: a Source, an array or memory map, a path or URL of an `.npy` file, a
-    folder or a Zarr array, a list of paths, or a generator of blocks. Raises TypeError for anything else."""
+    folder or a Zarr array, the path of another format's file (for HDF5 with or without its dataset), a list of paths,
+    or a generator of blocks. Raises TypeError for anything else."""
     if isinstance(given, (Source, Blocks)):
         return given
     if isinstance(given, np.ma.MaskedArray):
@@ -35,6 +36,9 @@ def as_source(given: Any) -> Source | Blocks:
     if is_array(given):
         return FromZarr(given)
     if isinstance(given, (str, os.PathLike)):
+        address = hdf5.split_address(os.fspath(given))
+        if address is not None:
+            return FromHDF5(*address)
         if is_zarr(given):
             return FromZarr(given)
         if has_scheme(os.fspath(given)):
@@ -44,8 +48,6 @@ def as_source(given: Any) -> Source | Blocks:
             return FromParquet(given)
         if Path(given).is_dir():
             return FromFiles(given)
-        if suffix in hdf5.SUFFIXES:
-            return FromHDF5(given)
         return FromTIFF(given) if suffix in tiff.SUFFIXES else FromFile(given)
     if isinstance(given, list) and given and all(isinstance(path, (str, os.PathLike)) for path in given):
         return FromFiles(given)

@@ -14,6 +14,7 @@ import numpy as np
 from cudakit.pipeline.file_sinks import expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray, read_whole
 from cudakit.pipeline.framed import FramedFile
+from cudakit.pipeline.objects import has_scheme
 from cudakit.pipeline.ranges import Range
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
 from cudakit.pipeline.sink import SinkSpec
@@ -23,6 +24,17 @@ from cudakit.pipeline.zarr_sink import default_items
 SUFFIXES = (".h5", ".hdf5")
 _KINDS = "biufc"  # booleans, integers, real and complex numbers
 _ADVICE = "pass an HDF5 file"
+
+
+def split_address(text: str) -> tuple[str, str | None] | None:
+    """Return the file and the dataset of an address such as "scan.h5::entry/data", or of a file alone; None if it is
+    not an HDF5 file's. Raises ValueError if the dataset has no name."""
+    path, found, dataset = text.partition("::")
+    if not path.endswith(SUFFIXES) or has_scheme(path) or os.path.isdir(text):
+        return None
+    if found and not dataset.strip("/"):
+        raise ValueError(f"{text!r} has no dataset after the ::, pass {path + '::entry/data'!r}, or {path!r}")
+    return path, dataset or None
 
 
 def h5py_package() -> Any:
@@ -180,6 +192,7 @@ class ToHDF5(FramedFile):
         made, linked = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5p.create(h5py.h5p.LINK_CREATE)
         made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        made.set_obj_track_times(False)  # a resumed run compares these bytes
         linked.set_create_intermediate_group(True)
         space = h5py.h5s.create_simple((count, *item.shape))
         with h5py.File(path, "w") as file:

@@ -127,6 +127,9 @@ def as_sink(given: Any) -> Sink:
     if is_array(given):
         return ToZarr(given)
     if isinstance(given, (str, os.PathLike)):
+        address = hdf5.split_address(os.fspath(given))
+        if address is not None:
+            return ToHDF5(address[0], address[1] or "data")
         if is_zarr(given):
             return ToZarr(given)
         if has_scheme(os.fspath(given)):
@@ -136,8 +139,6 @@ def as_sink(given: Any) -> Sink:
             raise ValueError("the path of a sink is empty: pass an .npy file, or a folder")
         if path.suffix == ".npy" and not path.is_dir():
             return ToFile(path)
-        if path.suffix in hdf5.SUFFIXES and not path.is_dir():
-            return ToHDF5(path)
         if path.suffix in tiff.SUFFIXES and not path.is_dir():
             return ToTIFF(path)
         if path.suffix == parquet.SUFFIX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_hdf5_keeps_numbers(h5py: Any, device: cudakit.Device, tmp_path: Path, d
         np.testing.assert_array_equal(file["data"][:], items)
 
 
+def test_a_string_names_a_file_and_its_dataset(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "in.h5", "w") as file:
+        file["entry/data"], file["entry/dark"] = ITEMS, 2 * ITEMS
+    pipeline.run(same, f"{tmp_path}/in.h5::entry/dark", tmp_path / "out.hdf5::a/b.npy", devices=device)
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        np.testing.assert_array_equal(file["a/b.npy"][:], 2 * ITEMS)
+    assert names(tmp_path) == ["in.h5", "out.hdf5"]
+    out = np.zeros_like(ITEMS)
+    pipeline.run(same, f"{tmp_path}/in.h5::/entry/data", out, devices=device)
+    np.testing.assert_array_equal(out, ITEMS)
+    with pytest.raises(pipeline.ContentsRefused, match="no dataset 'entry/flat': pass dataset=, one of entry/dark"):
+        pipeline.run(same, f"{tmp_path}/in.h5::entry/flat", None, devices=device)
+    for given in ("in.h5::", "in.h5::/"):
+        with pytest.raises(ValueError, match="has no dataset after the ::"):
+            pipeline.run(same, f"{tmp_path}/{given}", None, devices=device)
+    with pytest.raises(ValueError, match="is a source"):
+        pipeline.run(same, f"{tmp_path}/in.h5::entry/data", f"{tmp_path}/in.h5::c", devices=device, overwrite=True)
+
+
 def test_no_items_make_an_empty_dataset(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
     pipeline.run(same, ITEMS[:0], tmp_path / "out.h5", devices=device)
     assert pipeline.FromHDF5(tmp_path / "out.h5").count == 0
@@ -144,6 +164,14 @@ def test_a_stopped_run_into_hdf5_continues(h5py: Any, device: cudakit.Device, tm
     with pytest.raises(pipeline.FileOccupied):
         pipeline.run(same, ITEMS, out, devices=device)
     assert names(tmp_path) == ["out.h5"]
+
+
+def test_a_file_has_the_same_bytes_at_any_time(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
+    # A resumed run recognises its finished file by the bytes around the items. HDF5 reads the clock in seconds.
+    for name in ("a.h5", "b.h5"):
+        pipeline.run(same, ITEMS, tmp_path / name, devices=device)
+        time.sleep(1.1)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
 
 
 def test_a_stopped_run_into_hdf5_chunks_leaves_nothing(h5py: Any, device: cudakit.Device, tmp_path: Path) -> None:
