@@ -10,6 +10,7 @@ stopped, by a full disk or by kill -9, continues with --resume.
     python examples/blur_images.py --disk /data/images --count 100000 --size 1024     # 400 GB in, 400 GB out
     python examples/blur_images.py --disk /data/images --count 100000 --resume
     python examples/blur_images.py --disk /data/images --direct --seconds 60          # one file each way, no page cache
+    python examples/blur_images.py --disk /data/images --kvikio --seconds 60          # to device memory, without pinned
 """
 
 import argparse
@@ -32,10 +33,13 @@ from cudakit.measure.rows import BenchReport, Row, Subject
 from cudakit.pipeline.bar import progress_bar
 from cudakit.pipeline.direct import PAGE, Disk, DiskFile, file_system, measure_disk, why_unsupported
 from cudakit.pipeline.file_sinks import npy_header_bytes
+from cudakit.pipeline.kvikio_source import kvikio_package
 from cudakit.shapes import shape_text
 
 ROOM = 0.9  # of the disk's free space, for both files
 MEMORY = ("tmpfs", "ramfs")
+ROUNDS = 5  # of --kvikio
+KVIKIO_THREADS = 16
 
 
 def blur(chunk, images, out):
@@ -202,6 +206,69 @@ def direct_row(work, device, place, most_by_default, chunk, arguments, console):
     return row
 
 
+def kvikio_rows(work, device, place, most_by_default, chunk, arguments, console):
+    """Blur one file of images that is read in two ways in turn: by direct I/O into pinned memory, and by KvikIO into
+    device memory. The results are copied to the host, compared in one row of each, and dropped. A row has its median
+    run; the bound is the disk's speed of reading. No page of the file is in the page cache before a run."""
+    readers = arguments.readers
+    before = place.measure(chunk * work.nbytes, readers)
+    console.print(f"{place}: {rates(before)}")
+    count = place.count_of(work.nbytes, before, arguments, most_by_default)
+    items = streamed.Items.make(work, count, chunk)
+    subjects = [
+        Subject("blur images", "pinned direct", 7, (count, *work.item), "float32", idea=f"one file, {place}"),
+        Subject("blur images", "kvikio", 8, (count, *work.item), "float32", idea=f"one file, {kvikio_note(device)}"),
+    ]
+    rows = [DiskRow(subject) for subject in subjects]
+    with tempfile.TemporaryDirectory(dir=place.folder, prefix="blur_") as own:
+        given = Path(own) / "images.npy"
+        place.save(items, given, count, chunk, arguments.writers)
+        threads = max(readers, KVIKIO_THREADS)
+        sources = [pipeline.FromFile(given, direct=place.direct), pipeline.FromKvikIO(given, threads=threads)]
+        options = {
+            "devices": device, "chunk": chunk, "streams": arguments.streams, "memory": arguments.memory,
+            "host_memory": arguments.host_memory, "readers": readers, "measure": True,
+        }  # fmt: skip
+        for source in sources:  # compiles, and opens KvikIO
+            pipeline.run(blur, source, None, count=min(count, chunk), **options | {"measure": False})
+        runs = [[], []]
+        for _ in range(ROUNDS):
+            for row, source, done in zip(rows, sources, runs, strict=True):
+                drop(given)
+                judge = streamed.Judge(items, row)
+                done.append(pipeline.run(blur, source, judge, **options))
+                judge.settle(count)
+    after = place.measure(chunk * work.nbytes, readers)
+    best = Disk(*map(max, zip(astuple(before), astuple(after), strict=True)))
+    for row, done in zip(rows, runs, strict=True):
+        done.sort(key=lambda one: one.seconds)
+        median = done[len(done) // 2]
+        median.bounds = {stage: median.bounds[stage] for stage in ("link", "compute") if stage in median.bounds}
+        median.bounds["disk"] = median.bytes_in / best.read
+        row.streamed(median)
+        row.disk = {"file_system": place.kind, "direct": place.direct, "block": chunk * work.nbytes, "threads": readers}
+        row.disk |= {"before": asdict(before), "after": asdict(after), "seconds": [one.seconds for one in done]}
+    return rows
+
+
+def drop(path):
+    """Remove a file from the page cache."""
+    file = DiskFile(path, os.O_RDWR, direct=False)
+    file.drop()
+    file.close()
+
+
+def kvikio_note(device):
+    """The mode of KvikIO, in words."""
+    kvikio = kvikio_package(device.context)
+    if kvikio is None:
+        return "to the host and copied, as the simulated device has no KvikIO"
+    said = {name: kvikio.defaults.get(name) for name in ("compat_mode", "auto_direct_io_read", "task_size")}
+    settings = ", ".join(f"{name} {getattr(value, 'name', value)}" for name, value in said.items())
+    mode = "compatibility mode" if kvikio.defaults.is_compat_mode_preferred() else "GPUDirect Storage"
+    return f"KvikIO {kvikio.__version__} in {mode} ({settings})"
+
+
 def rates(disk):
     """The rates of a disk, in words."""
     return f"{disk.read / 1e9:.2f} GB/s read, {disk.write / 1e9:.2f} written, {disk.both / 1e9:.2f} each way at once"
@@ -211,10 +278,11 @@ def run(arguments):
     streamed.check_arguments(arguments)
     if arguments.resume and not arguments.disk:
         raise Refused("--resume needs the folder of the earlier run: name it with --disk")
-    if (arguments.direct or arguments.seconds is not None) and not arguments.disk:
-        raise Refused("--direct and --seconds need a folder on a disk: name it with --disk")
-    if arguments.seconds is not None and not arguments.direct:
-        raise Refused("--seconds limits the images of --direct: pass it, too")
+    one_file = arguments.direct or arguments.kvikio
+    if (one_file or arguments.seconds is not None) and not arguments.disk:
+        raise Refused("--direct, --kvikio and --seconds need a folder on a disk: name it with --disk")
+    if arguments.seconds is not None and not one_file:
+        raise Refused("--seconds limits the images of --direct or --kvikio: pass it, too")
     table, progress = cli.consoles(arguments)
     with cli.open_device(arguments.device) as device:
         gpu = device.kind == "gpu"
@@ -225,11 +293,15 @@ def run(arguments):
         work = streamed.Workload(
             "blur images", blur, 1, (size, size), FAMILY.exact, FAMILY.baseline_of, reach=1, terms=9
         )
-        if arguments.direct:
+        if one_file:
             place = Place.of(Path(arguments.disk), 4 << 30 if gpu else 8 << 20)
             # The simulated device is slower than the disk.
             most = sys.maxsize if gpu else count
-            rows = [direct_row(work, device, place, most, chunk, arguments, progress)]
+            rows = []
+            if arguments.direct:
+                rows.append(direct_row(work, device, place, most, chunk, arguments, progress))
+            if arguments.kvikio:
+                rows += kvikio_rows(work, device, place, most, chunk, arguments, progress)
             return ladder.finish(BenchReport(device.info(), rows=rows), arguments, table)
         items = streamed.Items.make(work, count, chunk)
         rows, done = streamed.ways(items, device, shape, chunk, arguments, progress)
@@ -261,10 +333,15 @@ if __name__ == "__main__":
         "is what fits on the disk; at most 14 on the simulated device",
     )  # fmt: skip
     parser.add_argument(
+        "--kvikio", action="store_true",
+        help="read one file in --disk in two ways in turn, five times: direct I/O into pinned memory, and KvikIO into "
+        "device memory (needs the kvikio extra); the default count is as for --direct",
+    )  # fmt: skip
+    parser.add_argument(
         "--seconds",
         type=cli.positive,
         metavar="N",
-        help="with --direct: at most as many images as take about N seconds to make and to blur",
+        help="with --direct or --kvikio: at most as many images as take about N seconds to make and to blur",
     )
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="continue an earlier run into --disk")

@@ -22,6 +22,7 @@ from cudakit.pipeline.folder_source import FromFiles
 from cudakit.pipeline.fsspec_sink import ToFSSpec
 from cudakit.pipeline.fsspec_source import FromFSSpec
 from cudakit.pipeline.hdf5 import FromHDF5, ToHDF5
+from cudakit.pipeline.kvikio_source import FromKvikIO
 from cudakit.pipeline.parquet import FromParquet
 from cudakit.pipeline.parquet_sink import ToParquet
 from cudakit.pipeline.refusals import (
@@ -56,6 +57,7 @@ __all__ = [
     "FromFile",
     "FromFiles",
     "FromHDF5",
+    "FromKvikIO",
     "FromParquet",
     "FromTIFF",
     "FromZarr",

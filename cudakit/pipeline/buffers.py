@@ -1,35 +1,41 @@
-"""The buffers of a pipeline: pinned arrays on the host, and streams with their arrays on the devices."""
+"""The buffers of a pipeline: arrays that are read into and written from, and streams with their device arrays."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
-from cudakit.pipeline.files import HostArray
+from cudakit.memory.array import DeviceArray
 from cudakit.pipeline.sources import Item
 
 if TYPE_CHECKING:
     from cudakit.device import Device
-    from cudakit.memory.array import DeviceArray
 
 #: Chunks that may be queued on one stream: the running one and the next, so that a copy engine never waits.
 DEPTH = 2
 
 
 @dataclass(eq=False)
-class HostBuffer:
-    """The pinned arrays of one chunk. They may be reused after the event `busy`, the end of the last copy."""
+class ChunkBuffer:
+    """The arrays of one chunk that threads read into, or write from: pinned ones, and device arrays for sources that
+    read to the device. They may be reused after the event `busy`, the end of the last work that uses them."""
 
-    arrays: tuple[HostArray, ...]
+    arrays: tuple[Any, ...]
     busy: Event | None = None
     _events: dict[int, Event] = field(default_factory=dict)
 
+    @classmethod
+    def make(cls, makers: Sequence[Callable[[Any, Any], Any]], items: Sequence[Item], chunk: int) -> ChunkBuffer:
+        """Make the arrays for chunks of at most `chunk` items. makers: for each item, the function that makes its array
+        of a shape and dtype."""
+        return cls(tuple(maker((chunk, *item.shape), item.dtype) for maker, item in zip(makers, items, strict=True)))
+
     def mark(self, stream: Stream) -> None:
-        """Record that the copies queued on `stream` so far are the last that use it."""
+        """Record that the work queued on `stream` so far is the last that uses it."""
         number = stream.context.ordinal
         event = self._events.get(number)
         if event is None:
@@ -38,7 +44,7 @@ class HostBuffer:
         self.busy = event
 
     def wait(self) -> None:
-        """Wait until no copy uses it."""
+        """Wait until no queued work uses it."""
         if self.busy is not None:
             self.busy.synchronize()
             self.busy = None
@@ -46,6 +52,9 @@ class HostBuffer:
     def close(self) -> None:
         for event in self._events.values():
             event.close()
+        for array in self.arrays:
+            if isinstance(array, DeviceArray):
+                array.close()
         self.arrays = ()
 
 

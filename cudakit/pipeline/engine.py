@@ -13,15 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cudakit import nvtx
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError, OutOfMemory
+from cudakit.memory.array import DeviceArray
 from cudakit.pipeline import link, process_memory
-from cudakit.pipeline.buffers import DEPTH, Clock, HostBuffer, StreamSlot
+from cudakit.pipeline.buffers import DEPTH, ChunkBuffer, Clock, StreamSlot
 from cudakit.pipeline.chunk import Chunk, Progress
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.layout import BufferLayout
@@ -31,9 +32,6 @@ from cudakit.pipeline.request import RunRequest
 from cudakit.pipeline.state import Failure, State, Stopped, covered
 from cudakit.pipeline.threads import ChunkReader, ChunkWriter
 from cudakit.pipeline.tickets import ChunkOrder, Ticket
-
-if TYPE_CHECKING:
-    from cudakit.memory.array import DeviceArray
 
 _PROGRESS = 0.1  # seconds between calls of the progress function
 _PATIENCE = 2.0  # seconds to wait, after a failure, for a reader that is blocked by its source
@@ -51,7 +49,7 @@ class Execution:
         self.state = State(request.options.timeline)
         self.timed = all(device.kind == "gpu" for device in request.devices)
         self.slots: list[StreamSlot] = []
-        self.buffers: list[HostBuffer] = []
+        self.buffers: list[ChunkBuffer] = []
         self.zero: dict[int, tuple[Event, float]] = {}
         self.clocks: dict[int, list[Clock]] = {number: [] for number in range(len(request.devices))}
         self.all_clocks: list[Clock] = []
@@ -145,8 +143,10 @@ class Execution:
                     state.stopped = True
                     state.condition.notify_all()
                 for thread in readers:
-                    # A reader that is blocked by its source ends when that returns; it uses no shared state then.
-                    thread.join(None if state.failure is None and interrupted is None else _PATIENCE)
+                    # A reader that is blocked by its source ends when that returns; it uses no shared state then. A
+                    # read into device memory must have ended, because that is freed.
+                    ended = (state.failure is None and interrupted is None) or any(request.on_device)
+                    thread.join(None if ended else _PATIENCE)
         return interrupted
 
     def _item(self, number: int) -> list[HostArray]:
@@ -169,7 +169,8 @@ class Execution:
         each = max([item.nbytes for item in items], default=1) * layout.chunk
         nbytes = max(min(each, layout.host_budget // (2 * len(request.devices))), 1)
         sources, results = (
-            [array for buffer in free for array in buffer.arrays] for free in (self.state.in_free, self.state.out_free)
+            [array for buffer in free for array in buffer.arrays if isinstance(array, np.ndarray)]
+            for free in (self.state.in_free, self.state.out_free)
         )
         if not layout.in_buffers and request.blocks is None:
             context, length = request.devices[0].context, layout.chunk
@@ -187,16 +188,20 @@ class Execution:
         # Slots alternate between devices, so that consecutive chunks go to different devices.
         for number in range(layout.streams * len(request.devices)):
             device = request.devices[number % len(request.devices)]
-            self.slots.append(StreamSlot.make(number, device, request.inputs, request.outputs, layout.chunk))
-        for items, count, free in (
-            (request.inputs, layout.in_buffers, self.state.in_free),
-            (request.outputs, layout.out_buffers, self.state.out_free),
+            copied = [item for item, on_device in zip(request.inputs, request.on_device, strict=True) if not on_device]
+            self.slots.append(StreamSlot.make(number, device, copied, request.outputs, layout.chunk))
+        host = request.devices[0].pinned  # usable by all devices of the process
+        read_into = [request.devices[0].empty if on_device else host for on_device in request.on_device]
+        for items, makers, count, free in (
+            (request.inputs, read_into, layout.in_buffers, self.state.in_free),
+            (request.outputs, [host] * len(request.outputs), layout.out_buffers, self.state.out_free),
         ):
             for _ in range(count):
-                pinned = request.devices[0].pinned  # usable by all devices of the process
-                buffer = HostBuffer(tuple(pinned((layout.chunk, *item.shape), item.dtype) for item in items))
+                buffer = ChunkBuffer.make(makers, items, layout.chunk)
                 self.buffers.append(buffer)
                 free.append(buffer)
+        if any(request.on_device):
+            request.devices[0].synchronize()  # after which other threads and streams may use the memory
         if self.timed:
             for number, device in enumerate(request.devices):
                 event = Event(device.context, timing=True)
@@ -256,14 +261,14 @@ class Execution:
         self.stage = "copy"
         ticket.clock = clock = self._clock(slot) if self.timed else None
         ticket.slot, ticket.device = slot.number, slot.number % len(self.request.devices)
-        inputs = tuple(array[:length] for array in slot.inputs)
         outputs = tuple(array[:length] for array in slot.outputs)
         with nvtx.range("pipeline copy in"):
-            self._copy_in(ticket, inputs, stream)
+            inputs = self._copy_in(ticket, slot)
         self.stage = "compute"
         chunk = Chunk(ticket.index, ticket.start, ticket.stop, slot.device, stream)
         with nvtx.range("pipeline compute"):
             self.request.function(chunk, *inputs, *outputs)
+        self._release(ticket, stream)
         if clock is not None:
             clock.tick(2, stream)
         self.stage = "copy"
@@ -271,17 +276,30 @@ class Execution:
             self._copy_out(ticket, outputs, stream)
         ticket.done = slot.mark(ticket.index)
 
-    def _copy_in(self, ticket: Ticket, inputs: Sequence[DeviceArray], stream: Stream) -> None:
-        clock = ticket.clock
+    def _copy_in(self, ticket: Ticket, slot: StreamSlot) -> list[DeviceArray]:
+        """Queue the copies of a chunk's inputs, and return them on the device. Inputs that were read to device memory
+        are not copied."""
+        clock, stream, arrays = ticket.clock, slot.stream, iter(slot.inputs)
         if clock is not None:
             clock.tick(0, stream)
-        for array, host in zip(inputs, ticket.arrays, strict=True):
-            array.copy_from(host, stream)
-        if ticket.buffer is not None:
-            ticket.buffer.mark(stream)
-            self.state.put(self.state.in_free, ticket.buffer)
+        inputs = []
+        for given in ticket.arrays:
+            if isinstance(given, DeviceArray):
+                inputs.append(given)
+            else:
+                inputs.append(next(arrays)[: ticket.length].copy_from(given, stream))
+        if not any(self.request.on_device):
+            self._release(ticket, stream)
         if clock is not None:
             clock.tick(1, stream)
+        return inputs
+
+    def _release(self, ticket: Ticket, stream: Stream) -> None:
+        """Return the buffer of a chunk's inputs, for use after the work queued so far. Idempotent."""
+        buffer, ticket.buffer = ticket.buffer, None
+        if buffer is not None:
+            buffer.mark(stream)
+            self.state.put(self.state.in_free, buffer)
 
     def _copy_out(self, ticket: Ticket, outputs: Sequence[DeviceArray], stream: Stream) -> None:
         results = []
@@ -407,7 +425,7 @@ _STAGES = {
 }
 
 
-def _of(buffer: HostBuffer | None, place: int) -> HostArray:
+def _of(buffer: ChunkBuffer | None, place: int) -> Any:
     if buffer is None:
         raise RuntimeError(f"there is no pinned buffer for output {place}")
     return buffer.arrays[place]

@@ -22,8 +22,9 @@ CHUNK_BYTES = 64 << 20
 class BufferLayout:
     """The buffers of a pipeline.
 
-    chunk: items. in_buffers, out_buffers: number of sets of pinned arrays. device_bytes: device memory, in bytes per
-    device. host_bytes: pinned memory, in bytes. host_budget: the most bytes of pinned memory.
+    chunk: items. in_buffers, out_buffers: number of sets of arrays that are read into and written from. device_bytes:
+    device memory, in bytes per device. host_bytes: pinned memory, in bytes. host_budget: the most bytes of pinned
+    memory.
     """
 
     chunk: int
@@ -42,16 +43,19 @@ def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
     `neighbours` processes. A chunk has whole units of the sinks, and of the sources too if the budgets allow it. Raises
     ValueError if the requested chunk, or a single unit, does not fit.
     """
+    request.expect_device()
     unit = unit_of(request)
     options, devices, count, chunk = request.options, request.devices, request.total, request.options.chunk
     streams, memory, host_memory = options.streams, options.memory, options.host_memory
     staged = request.staged
     read, written = sum(item.nbytes for item in request.inputs), sum(item.nbytes for item in request.outputs)
+    there = [item.nbytes for item, on_device in zip(request.inputs, request.on_device, strict=True) if on_device]
+    copied = read - sum(there)
     slots = streams * len(devices)
     in_buffers = slots + options.readers if staged[0] else 0
     out_buffers = slots + options.writers if staged[1] else 0
-    on_device = streams * (read + written)
-    pinned = in_buffers * read + out_buffers * written
+    on_device = streams * (copied + written) + in_buffers * sum(there)
+    pinned = in_buffers * copied + out_buffers * written
     budget = min(map(_free, devices)) // 2 if memory is None else memory
     host_budget = _available() // 4 // neighbours if host_memory is None else host_memory
     limits = [

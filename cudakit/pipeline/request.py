@@ -133,6 +133,21 @@ class RunRequest:
         return not read, not written
 
     @property
+    def on_device(self) -> list[bool]:
+        """Whether each input is read to device memory."""
+        return [source.on_device for source in self.indexed] if self.blocks is None else [False] * len(self.inputs)
+
+    def expect_device(self) -> None:
+        """Raise an error if a source cannot read to the memory of the devices."""
+        for source in (source for source in self.indexed if source.on_device):
+            if len(self.devices) > 1:
+                raise ValueError(
+                    f"{type(source).__name__} reads to the memory of one device, got {len(self.devices)}: pass one of "
+                    "them, and use the others in processes of their own, such as workers of a cluster (on=client)"
+                )
+            source.expect_device(self.devices[0].context)
+
+    @property
     def measured(self) -> bool:
         """Whether the link is measured before the run."""
         if self.options.measure is not None:

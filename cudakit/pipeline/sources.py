@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.driver.context import Context
-from cudakit.memory.array import as_dtype
+from cudakit.memory.array import DeviceArray, as_dtype
 from cudakit.memory.layout import is_contiguous
 from cudakit.memory.pinned import is_pinned
 from cudakit.pipeline.direct import DiskFile
@@ -71,6 +71,8 @@ class Source:
         unit: Reads are fastest if they start and end at multiples of this: the items of a stored chunk.
         private: The reason why workers of a cluster cannot open it; "" if they can. It is pickled for them, without its
             open files.
+        on_device: Whether the reader threads call `read_device` instead of `read`, so that its items need no pinned
+            memory. A run with such a source has one device.
     """
 
     item: Item
@@ -80,6 +82,7 @@ class Source:
     period: int | None = None
     unit = 1
     private = ""
+    on_device = False
 
     def read(self, start: int, stop: int, into: HostArray) -> None:
         """Read a range of items into a contiguous array.
@@ -87,6 +90,22 @@ class Source:
         Args:
             start, stop: The first item, and the item after the last.
             into: Array of shape (stop - start, *item.shape) to write to.
+        """
+        raise NotImplementedError
+
+    def expect_device(self, context: Context) -> None:
+        """Raise an error if it cannot read to the device's memory. Called before the run if it is `on_device`.
+
+        Args:
+            context: The device's context.
+        """
+
+    def read_device(self, start: int, stop: int, into: DeviceArray) -> None:
+        """Read a range of items into device memory. They are there when this returns.
+
+        Args:
+            start, stop: The first item, and the item after the last.
+            into: Contiguous array of shape (stop - start, *item.shape) to write to. No queued work uses it.
         """
         raise NotImplementedError
 

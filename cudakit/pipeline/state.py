@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudakit.errors import ContextLost, DeviceFault
-from cudakit.pipeline.buffers import HostBuffer
+from cudakit.pipeline.buffers import ChunkBuffer
 from cudakit.pipeline.report import ChunkSpan
 from cudakit.pipeline.tickets import Ticket
 
@@ -65,8 +65,8 @@ class State:
 
     def __init__(self, timeline: bool) -> None:
         self.condition = threading.Condition()
-        self.in_free: deque[HostBuffer] = deque()
-        self.out_free: deque[HostBuffer] = deque()
+        self.in_free: deque[ChunkBuffer] = deque()
+        self.out_free: deque[ChunkBuffer] = deque()
         self.ready: dict[int, Ticket] = {}
         self.handed = 0  # tickets handed out
         self.end: int | None = None  # number of tickets; None until it is known

@@ -12,7 +12,7 @@ import numpy as np
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Event
-from cudakit.pipeline.buffers import Clock, HostBuffer
+from cudakit.pipeline.buffers import ChunkBuffer, Clock
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range, covers
 from cudakit.pipeline.sink import Sink
@@ -96,7 +96,7 @@ class ChunkReader:
             self._state.end = ticket.index + 1 if end is None else min(end, ticket.index + 1)
             self._state.condition.notify_all()
 
-    def _fill(self, ticket: Ticket, buffer: HostBuffer | None, lane: str) -> None:
+    def _fill(self, ticket: Ticket, buffer: ChunkBuffer | None, lane: str) -> None:
         ticket.buffer = buffer
         if buffer is not None:
             buffer.wait()
@@ -111,6 +111,8 @@ class ChunkReader:
                     straight = _part(buffer, place, ticket)
                     if ticket.block is not None:
                         np.copyto(straight, ticket.block[place])
+                    elif self._sources[place].on_device:
+                        self._sources[place].read_device(ticket.start, ticket.stop, straight)
                     else:
                         self._sources[place].read(ticket.start, ticket.stop, straight)
                     nbytes += straight.nbytes
@@ -216,7 +218,7 @@ def _has_infinities(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "fc" or (dtype.kind == "V" and dtype.names is None and dtype.type is not np.void)
 
 
-def _part(buffer: HostBuffer | None, place: int, ticket: Ticket) -> HostArray:
+def _part(buffer: ChunkBuffer | None, place: int, ticket: Ticket) -> Any:
     if buffer is None:
-        raise RuntimeError(f"chunk {ticket.index} has no pinned buffer for its input {place}")
+        raise RuntimeError(f"chunk {ticket.index} has no buffer for its input {place}")
     return buffer.arrays[place][: ticket.length]

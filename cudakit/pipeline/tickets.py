@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from cudakit.pipeline.buffers import Clock, HostBuffer, Mark
+from cudakit.memory.array import DeviceArray
+from cudakit.pipeline.buffers import ChunkBuffer, Clock, Mark
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.ranges import Range, covers, left
 from cudakit.pipeline.sources import Blocks
@@ -18,18 +19,18 @@ from cudakit.pipeline.sources import Blocks
 class Ticket:
     """One chunk during a run.
 
-    block: its block from a generator. arrays: its inputs in pinned memory. results: its outputs in pinned memory. done:
-    the end of its work on the device. error: the failure of reading it.
+    block: its block from a generator. arrays: its inputs in pinned memory, or on the device if they were read there.
+    results: its outputs in pinned memory. done: the end of its work on the device. error: the failure of reading it.
     """
 
     index: int
     start: int
     stop: int
     block: tuple[HostArray, ...] | None = None
-    arrays: tuple[HostArray, ...] = ()
-    buffer: HostBuffer | None = None
+    arrays: tuple[HostArray | DeviceArray, ...] = ()
+    buffer: ChunkBuffer | None = None
     results: tuple[HostArray, ...] = ()
-    out: HostBuffer | None = None
+    out: ChunkBuffer | None = None
     done: Mark | None = None
     slot: int = 0
     device: int = 0

@@ -160,9 +160,24 @@ def test_a_blur_from_disk_to_disk_is_checked_and_leaves_nothing(run_example, mon
     assert "1 of 6 items" in row["why"]
 
 
+def test_a_file_is_blurred_from_pinned_and_from_device_memory_in_turn(run_example, tmp_path) -> None:
+    if direct.file_system(tmp_path) in ("tmpfs", "ramfs"):
+        pytest.skip(f"{tmp_path} is in memory")
+    arguments = ["--disk", str(tmp_path), "--kvikio", "--size", "12", "--chunk", "2", "--count", "5"]
+    rows = run_example("blur_images", *arguments)
+    assert [row["ok"] for row in rows.values()] == [True, True]
+    assert {row["variant"] for row in rows.values()} == {"pinned direct", "kvikio"}
+    pinned, kvikio = sorted(rows.values(), key=lambda row: row["rung"])
+    assert len(pinned["disk"]["seconds"]) == len(kvikio["disk"]["seconds"]) == 5
+    assert kvikio["pipeline"]["host_bytes"] < pinned["pipeline"]["host_bytes"]
+    assert "the simulated device has no KvikIO" in kvikio["idea"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["--disk", "/dev/shm", "--direct"], "which is memory"), (["--direct"], "name it with --disk"),
+     (["--kvikio"], "name it with --disk"),
      (["--disk", ".", "--seconds", "3"], "pass it, too"),
      (["--disk", ".", "--direct", "--count", "9000000000"], "may be used there")],
 )  # fmt: skip
