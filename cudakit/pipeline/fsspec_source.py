@@ -60,6 +60,7 @@ class FromFSSpec(Source):
         self._lock = threading.Lock()
         self._store: Objects | None = None
         self._parts: NpyParts | None = None
+        self._times: dict[str, int | None] | None = None  # of the last changes
         self._offset = offset
         with reachable(f"the source {self.url!r}", _ADVICE):
             if shape is not None:
@@ -167,11 +168,7 @@ class FromFSSpec(Source):
             at += len(data)
 
     def identity(self) -> dict[str, Any]:
-        root = self._objects.root
-        with reachable(f"the source {self.url!r}", _ADVICE):
-            infos = {"": self._objects.info(root)} if self._parts is None else self._infos()
-            if not infos:
-                infos = {INDEX: self._objects.info(self._objects.at(INDEX))}
+        infos = self._known()
         listed = sorted([key, str(info["size"]), _version(info)] for key, info in infos.items())
         times = [time for info in infos.values() if (time := _modified(info)) is not None]
         return {
@@ -181,9 +178,20 @@ class FromFSSpec(Source):
         }  # fmt: skip
 
     def modified(self, number: int) -> int | None:
-        place = self._objects.root if self._parts is None else next(self._ranges(number, number + 1))[0]
+        key = "" if self._parts is None else self._parts.key(number // self._parts.unit)
+        if self._times is None:  # one request for all items
+            self._times = {key: _modified(info) for key, info in self._known().items()}
+        return self._times.get(key)
+
+    def _known(self) -> dict[str, dict[str, Any]]:
+        """Return `Objects.info` of the file, or of the index and the parts, by their keys."""
         with reachable(f"the source {self.url!r}", _ADVICE):
-            return _modified(self._objects.info(place))
+            if self._parts is None:
+                return {"": self._objects.info(self._objects.root)}
+            return self._infos() or {INDEX: self._objects.info(self._objects.at(INDEX))}
+
+    def close(self) -> None:
+        self._times = None
 
 
 def _version(info: Mapping[str, Any]) -> str:
@@ -192,8 +200,10 @@ def _version(info: Mapping[str, Any]) -> str:
 
 def _modified(info: Mapping[str, Any]) -> int | None:
     """Return the time of an object's last change, in nanoseconds; None if the store does not have it as a time."""
-    if isinstance(info.get("mtime"), (int, float)):
-        return int(info["mtime"] * 1e9)
-    times = (info.get(name) for name in ("LastModified", "last_modified", "created"))
-    found = next((time for time in times if isinstance(time, datetime)), None)
-    return None if found is None else int(found.timestamp() * 1e9)
+    for name in ("mtime", "LastModified", "last_modified", "created"):
+        time = info.get(name)
+        if isinstance(time, datetime):
+            return int(time.timestamp() * 1e9)
+        if isinstance(time, (int, float)):
+            return int(time * 1e9)
+    return None

@@ -23,7 +23,7 @@ def kvikio_package(context: Context) -> Any:
     try:
         import kvikio
         import kvikio.defaults
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a library that it loads is missing
         raise ImportError(
             f"FromKvikIO needs the package kvikio: pip install 'cudakit[kvikio]' ({type(error).__name__}: {error})"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,11 @@ from cudakit.pipeline.sources import Item
 
 INDEX = "index.json"
 _FORMAT = "npy parts 1"
+
+
+def is_key(name: str) -> bool:
+    """Whether an object of this name is a part."""
+    return re.fullmatch(r"part-\d{9,}\.npy", name) is not None
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,11 @@ class ObjectSink(Sink):
         """Whether a finished output is of this job. any_count: whatever its number of items."""
         raise NotImplementedError
 
+    def _clear(self, *, complete: bool) -> None:
+        """Remove the results of an earlier run. complete: whether there is an index."""
+        if complete:
+            self._objects.remove(self._objects.root, below=True)
+
     @property
     def _objects(self) -> Objects:
         if self._store is None:
@@ -96,6 +101,8 @@ class ObjectSink(Sink):
 
     def open(self, spec: SinkSpec) -> list[Range]:
         with reachable(f"{self.url}, the place for the results,", "pass another output"):
+            if "/" not in self._objects.root:
+                raise ValueError(f"{self.url} is a whole bucket: pass a folder in it, such as {self.url}/out")
             lock = ObjectLock(self._objects, f"{self._record}/lock")
             lock.take(self.url)
             self._lock, self._whole, self._begun = lock, False, False
@@ -125,7 +132,8 @@ class ObjectSink(Sink):
                 expect_same_job(f"{self._record}/job.json", before, described)
                 self._expect_objects(stored, finished)
         if not finished:
-            self._objects.remove(self._objects.root, below=True) if there is not None else None
+            if there is not None or job is not None:
+                self._clear(complete=there is not None)
             self._objects.remove(f"{self._record}/done", below=True)
             self._objects.remove(f"{self._record}/job.json")
             self._objects.create(f"{self._record}/job.json", json.dumps(described, sort_keys=True))

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,6 +238,39 @@ def test_a_stopped_run_continues(device: cudakit.Device, store: Store) -> None:
     pipeline.run(same, 3 * ITEMS[:5], store.sink("out", 2), devices=device, overwrite=True)
     np.testing.assert_array_equal(read_all(store.source(f"{store.url}/out")), 3 * ITEMS[:5])
     assert store.names() == ["out/index.json", *(f"out/part-00000000{number}.npy" for number in range(3))]
+
+
+def test_only_parts_are_replaced(device: cudakit.Device, store: Store) -> None:
+    store.fs.pipe_file(f"{store.root}/out/notes.txt", b"mine")
+    with pytest.raises(pipeline.PipelineError):
+        pipeline.run(stops_at(4), ITEMS, store.sink("out", 4), devices=device, chunk=4, streams=1)
+    for items in (ITEMS[:8], ITEMS[:3]):
+        pipeline.run(same, items, store.sink("out", 4), devices=device, overwrite=True)
+        parts = [f"part-00000000{number}.npy" for number in range(-(-len(items) // 4))]
+        assert store.names("out") == ["index.json", "notes.txt", *parts]
+        np.testing.assert_array_equal(read_all(store.source(f"{store.url}/out")), items)
+
+
+def test_a_whole_bucket_is_refused(device: cudakit.Device, store: Store) -> None:
+    if not store.url.startswith("s3://"):
+        pytest.skip("only object stores have buckets")
+    sink = pipeline.ToFSSpec(store.url, storage_options=store.options)
+    with pytest.raises(ValueError, match="is a whole bucket: pass a folder in it"):
+        pipeline.run(same, ITEMS, sink, devices=device)
+
+
+def test_results_older_than_their_source_are_not_kept(device: cudakit.Device, store: Store, tmp_path: Path) -> None:
+    parts = store.sink("parts", 4)
+    pipeline.run(same, ITEMS, parts, devices=device)
+    source = f"{store.url}/parts"
+    out = pipeline.ToFolder(tmp_path / "out")
+    pipeline.run(same, store.source(source), out, devices=device)
+    assert pipeline.run(same, store.source(source), out, devices=device, resume=True).skipped == COUNT
+    time.sleep(1.1)  # S3 has whole seconds
+    key = f"{store.root}/parts/part-000000002.npy"
+    store.fs.pipe_file(key, store.fs.cat_file(key))
+    with pytest.raises(pipeline.ContentsRefused, match=r"the source of .*08\.npy was changed after"):
+        pipeline.run(same, store.source(source), out, devices=device, resume=True)
 
 
 def test_a_part_that_was_changed_is_refused(device: cudakit.Device, store: Store) -> None:
