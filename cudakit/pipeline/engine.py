@@ -19,9 +19,9 @@ import numpy as np
 
 from cudakit import nvtx
 from cudakit.driver.stream import Event, Stream
-from cudakit.errors import CudakitError, OutOfMemory
+from cudakit.errors import CudakitError
 from cudakit.memory.array import DeviceArray
-from cudakit.pipeline import link, process_memory
+from cudakit.pipeline import failures, link, process_memory
 from cudakit.pipeline.buffers import DEPTH, ChunkBuffer, Clock, StreamSlot
 from cudakit.pipeline.chunk import Chunk, Progress
 from cudakit.pipeline.files import HostArray
@@ -385,44 +385,10 @@ class Execution:
             report.bounds["compute"] = min(alone, report.computing or alone) / len(request.devices)
 
     def _error(self, failure: Failure) -> PipelineError:
-        ticket, request, error = failure.ticket, self.request, failure.error
-        last = max(ticket.stop - 1, ticket.start)
-        names = f"items {ticket.start:,} to {last:,}"
-        if request.origin.named:
-            names += f", {request.origin.label(ticket.start)!r} to {request.origin.label(last)!r}"
-        advice = ""
-        if isinstance(error, OutOfMemory):
-            advice = (
-                " The function's own allocations come on top of the pipeline's buffers: pass a smaller chunk= or "
-                "memory=."
-            )
-        if failure.stage == "device" and self.queued > ticket.index:
-            names += f"; or a later chunk up to {self.queued}, queued at the same time"
-        return PipelineError(
-            f"chunk {ticket.index} ({names}) failed in {_STAGES[failure.stage]}: {type(error).__name__}: {error}."
-            f"{advice} {self._kept()}.",
-            chunk=ticket.index, start=ticket.start, stop=ticket.stop, stage=failure.stage, report=self.report,
-        )  # fmt: skip
+        return failures.error_of(failure, self.request, self.report, self.queued, self._kept())
 
     def _kept(self) -> str:
-        """Describe the finished results of a stopped run."""
-        sinks = self.request.sinks
-        places = [sink.where for sink in sinks if sink.where]
-        kept = f"{self.state.chunks_done:,} chunks of this run are finished"
-        if places and (self.state.chunks_done or self.tickets.skipped):
-            kept += f", in {', '.join(places)}"
-            if not any(sink.forgets for sink in sinks):
-                kept += "; pass resume=True to continue"
-        return kept
-
-
-_STAGES = {
-    "read": "reading",
-    "copy": "its copies",
-    "compute": "the function",
-    "device": "its work on the device",
-    "write": "writing its result",
-}
+        return failures.kept(self.request.sinks, self.state.chunks_done, self.tickets.skipped)
 
 
 def _of(buffer: ChunkBuffer | None, place: int) -> Any:
