@@ -15,6 +15,7 @@ import pytest
 import cudakit
 from cudakit import ops, pipeline
 from cudakit.pipeline import kvikio_source
+from cudakit.pipeline.direct import why_unsupported
 
 COUNT = 23
 ITEMS = np.random.default_rng(0).standard_normal((COUNT, 6, 5), dtype=np.float32)
@@ -194,3 +195,22 @@ def test_a_run_has_one_device_and_the_package(
     with pytest.raises(ValueError, match="threads must be at least 1"):
         pipeline.FromKvikIO(path, threads=0)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["in.npy"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("direct", [False, True])
+def test_kvikio_reads_to_a_gpu(gpu: cudakit.Device, tmp_path: Path, direct: bool) -> None:
+    """A file whose data starts on a page, and one whose data does not."""
+    pytest.importorskip("kvikio", reason="needs the kvikio extra")
+    if direct and (why := why_unsupported(tmp_path)):
+        pytest.skip(f"the file system of {tmp_path} has no direct I/O: {why}")
+    items = np.random.default_rng(1).standard_normal((100, 300, 301), dtype=np.float32)
+    if direct:
+        sink = pipeline.ToFile(tmp_path / "in.npy", direct=True)
+        pipeline.run(lambda chunk, x, y: y.copy_from(x, chunk.stream), items, sink, devices=gpu)
+    else:
+        np.save(tmp_path / "in.npy", items)
+    out = np.zeros_like(items)
+    source = pipeline.FromKvikIO(tmp_path / "in.npy", threads=4)
+    pipeline.run(doubled, source, out, devices=gpu, chunk=7, readers=3, measure=True)
+    np.testing.assert_array_equal(out, 2 * items)
