@@ -202,6 +202,15 @@ class Emitter:
             return self.bind(np.uint64(self.address_of(variable)))
         raise UnsupportedPtx(f"{name!r} as an operand: addresses of .{variable.space} variables are not supported")
 
+    def space_of(self, name: str) -> str:
+        """The state space of a symbol, "func" for a function; "" if it is unknown."""
+        if name in self.param_offsets or name in self.call_params:
+            return "param"
+        variable = self.variables.get(name) or self.module.variables.get(name)
+        if variable is not None:
+            return variable.space
+        return "func" if name in self.module.functions else ""
+
     def address(self, operand: Operand | None, instruction: Instruction) -> tuple[str, int]:
         """An expression for the base of an address (a numpy integer), and the constant offset in bytes."""
         if isinstance(operand, Symbol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, tensor, warp
 from cudakit.sim.instructions.calls import SYSTEM_CALLS
@@ -48,6 +47,7 @@ from cudakit.sim.ptx.ir import (
     refused,
 )
 from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
+from cudakit.sim.ptx.signatures import check_operands
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
@@ -75,6 +75,11 @@ class Compiler:
         labels: dict[int, list[str]] = {}
         for label, place in function.labels.items():
             labels.setdefault(place, []).append(label)
+        for instruction in function.instructions:
+            try:
+                self._check(instruction)
+            except PtxError as error:
+                raise self._explained(error, instruction) from None
         targets: dict[str, int] = {}
         blocks = program.blocks
         current = self._block()
@@ -83,7 +88,7 @@ class Compiler:
             current = self._block()
         for place, instruction in enumerate(function.instructions):
             try:
-                syncs = self._checked(instruction)
+                syncs = sync_of(emitter, instruction)
                 # lanes that have synchronised stay together until the end of the block
                 meets = syncs is not None and syncs is not current.sync
                 ends = row_of(instruction).ends
@@ -139,19 +144,18 @@ class Compiler:
             return current
         return self._block()
 
-    def _checked(self, instruction: Instruction) -> Callable[[Any, Any], Any] | None:
-        """Raise for unsupported instructions and wrong numbers of operands. Returns the member mask of an instruction
-        that makes the lanes of a warp wait for each other, else None."""
+    def _check(self, instruction: Instruction) -> None:
+        """Raise for unsupported instructions, and for operands that do not fit."""
         row = row_of(instruction)
         if row.refusal is not None:
             raise refused(instruction, row.refusal.reason)
         least, most = row.bounds
-        if not least <= len(instruction.operands) <= most:
+        if not row.counts(len(instruction.operands)):
             due = f"{least}" if least == most else f"{least} to {most}"
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
         if row.forms is not None and not re.fullmatch(row.forms, ".".join(instruction.modifiers)):
             raise refused(instruction, "unknown form")
-        return sync_of(self.emitter, instruction)
+        check_operands(instruction, self.emitter.space_of)
 
     def _lines(self, instruction: Instruction) -> list[str]:
         builder = BUILDERS.get(name_of(instruction)) or BUILDERS.get(instruction.opcode)

@@ -34,6 +34,12 @@ _SPECIAL = re.compile(
 )
 
 _COMPONENTS = ("x", "y", "z", "w")
+# types of operands that registers cannot have
+_OPERAND_TYPES = ("bf16", "bf16x2", "tf32", "u16x2", "s16x2")
+# nested scopes of a function
+_DEEPEST = 2000
+# operands of an instruction, and elements of a vector: wgmma has 128
+_MOST = 256
 
 
 def _wide(name: str) -> Vector:
@@ -41,13 +47,30 @@ def _wide(name: str) -> Vector:
     return Vector((Register(f"{name}.lo", "b64"), Register(f"{name}.hi", "b64")))
 
 
+def _registers(name: str, kind: str, lanes: int) -> Register | Vector:
+    """A register, or the registers of a vector or of 128 bits."""
+    if lanes > 1:
+        return Vector(tuple(Register(f"{name}.{_COMPONENTS[i]}", kind) for i in range(lanes)))
+    return _wide(name) if kind == "b128" else Register(name, kind)
+
+
 class _Scope(NamedTuple):
     """A ``{ }`` scope of a function: its number (0 is the body), its declared names, and its register families (prefix
-    to type and count)."""
+    to type, length of vectors and count)."""
 
     number: int
     names: dict[str, Register | Vector | Symbol]
-    families: dict[str, tuple[str, int]]
+    families: dict[str, tuple[str, int, int]]
+
+    def member(self, name: str) -> tuple[str, int] | None:
+        """The type and vector length of a family's register."""
+        prefix = name.rstrip("0123456789")
+        family = self.families.get(prefix)
+        # a name with more digits than any count, or with a leading zero, is not a member
+        digits = name[len(prefix) :]
+        if family is None or not digits or len(digits) > 10 or (digits[0] == "0" and len(digits) > 1):
+            return None
+        return family[:2] if int(digits) < family[2] else None
 
 
 class Body:
@@ -67,6 +90,8 @@ class Body:
         self.lists: list[tuple[str, tuple[int, ...], list[str], int]] = []
         names = self.scopes[0].names
         for variable in (*function.params, *function.returns):
+            if variable.name in names:
+                raise self.tokens.error(f"{variable.name!r} is declared twice")
             if variable.space == "reg":
                 names[variable.name] = Register(variable.name, variable.type)
             else:
@@ -77,6 +102,8 @@ class Body:
         while True:
             word = tokens.peek
             if word == "{":
+                if len(self.scopes) > _DEEPEST:
+                    raise tokens.error(f"scopes are nested more than {_DEEPEST} deep")
                 tokens.next()
                 self.scopes.append(_Scope(self.scope_count, {}, {}))
                 self.scope_count += 1
@@ -85,13 +112,11 @@ class Body:
                 self.scopes.pop()
                 if not self.scopes:
                     break
-            elif word == ";":
-                tokens.next()
             elif word[:1] == ".":
                 self.directive(tokens.next())
             elif not word:
                 raise tokens.error(f"the text ends within {function.name}")
-            elif word == "@" or tokens.values[tokens.position + 1] != ":":
+            elif word == "@" or tokens.after != ":":
                 self.instruction()
             else:
                 self.label()
@@ -115,7 +140,7 @@ class Body:
     def resolve_label(self, name: str, numbers: tuple[int, ...], start: int) -> str:
         for number in numbers:
             unique = name if number == 0 else f"{name}#{number}"
-            if unique in self.function.labels or any(unique == owner for owner, *_ in self.lists):
+            if unique in self.function.labels:
                 return unique
         raise self.tokens.error(f"no label {name!r}", start)
 
@@ -125,13 +150,10 @@ class Body:
             if known is not None:
                 return known
             if scope.families:
-                prefix = name.rstrip("0123456789")
-                family = scope.families.get(prefix)
-                digits = name[len(prefix) :]
-                if family is not None and digits and int(digits) < family[1]:
+                member = scope.member(name)
+                if member is not None:
                     unique = name if scope.number == 0 else f"{name}#{scope.number}"
-                    made = _wide(unique) if family[0] == "b128" else Register(unique, family[0])
-                    scope.names[name] = made
+                    made = scope.names[name] = _registers(unique, *member)
                     return made
         if name[0] == "%" and _SPECIAL.fullmatch(name):
             return Special(name)
@@ -173,37 +195,52 @@ class Body:
 
     # ---- statements ----
 
+    def declare(self, name: str, found: Register | Vector | Symbol) -> None:
+        """Declare a name in the current scope; it is the token before the next one."""
+        scope = self.scopes[-1]
+        self.declarations.check_name(name)
+        if name in scope.names or (scope.families and scope.member(name) is not None):
+            self.tokens.position -= 1
+            raise self.tokens.error(f"{name!r} is declared twice")
+        scope.names[name] = found
+
     def label(self) -> None:
         tokens, function = self.tokens, self.function
         start = tokens.starts[tokens.position]
         name = tokens.name()
+        self.declarations.check_name(name)
         tokens.expect(":")
         unique = self.unique(name)
-        if tokens.peek == ".branchtargets":
-            tokens.next()
-            targets = [tokens.name()]
-            while tokens.accept(","):
-                targets.append(tokens.name())
-            tokens.expect(";")
-            self.lists.append((unique, self.numbers(), targets, start))
-        elif tokens.peek == ".callprototype":
-            tokens.next()
-            returns = self.declarations.parameters() if tokens.peek == "(" else ()
-            tokens.name()
-            params = self.declarations.parameters() if tokens.peek == "(" else ()
+        if unique in function.labels or name in self.scopes[-1].names:
+            raise tokens.error(f"label {name!r} is defined twice", start)
+        if tokens.accept(".branchtargets"):
+            self.lists.append((unique, self.numbers(), self.names(), start))
+            self.scopes[-1].names[name] = Symbol(unique)
+        elif tokens.accept(".callprototype"):
+            returns = self.declarations.prototype() if tokens.peek == "(" else ()
+            tokens.expect("_")
+            params = self.declarations.prototype() if tokens.peek == "(" else ()
             noreturn = tokens.accept(".noreturn")
-            while tokens.next() != ";":
-                pass
+            while tokens.peek in (".abi_preserve", ".abi_preserve_control"):
+                tokens.next()
+                tokens.count()
+            tokens.expect(";")
             function.prototypes[unique] = Prototype(returns, params, noreturn)
             self.scopes[-1].names[name] = Symbol(unique)
-        elif tokens.peek == ".calltargets":
-            while tokens.next() != ";":
-                pass
+        elif tokens.accept(".calltargets"):
+            for target in self.names():
+                if self.declarations.spaces.get(target) != "func":
+                    raise tokens.error(f"the target {target!r} is not a function that is declared before", start)
             self.scopes[-1].names[name] = Symbol(unique)
         else:
-            if unique in function.labels:
-                raise tokens.error(f"label {name!r} is defined twice", start)
             function.labels[unique] = len(function.instructions)
+
+    def names(self) -> list[str]:
+        """A list of names, up to the semicolon."""
+        found = [self.tokens.name()]
+        while self.tokens.separated(";"):
+            found.append(self.tokens.name())
+        return found
 
     def directive(self, word: str) -> None:
         tokens = self.tokens
@@ -212,15 +249,17 @@ class Body:
         elif word == ".reg":
             self.registers()
         elif word in SPACES:
+            start = tokens.starts[tokens.position]
             for variable in self.declarations.variable_list(word[1:]):
                 name = variable.name
+                scope = self.scopes[-1]
+                if name in scope.names or (scope.families and scope.member(name) is not None):
+                    raise tokens.error(f"{name!r} is declared twice", start)
                 variable.name = self.unique(name)
-                self.scopes[-1].names[name] = Symbol(variable.name)
+                scope.names[name] = Symbol(variable.name)
                 self.function.variables.append(variable)
-        elif word == ".extern":
-            self.directive(tokens.next())
         elif word == ".pragma":
-            tokens.next()
+            tokens.text_literal()
             tokens.expect(";")
         else:
             tokens.position -= 1
@@ -229,46 +268,48 @@ class Body:
     def registers(self) -> None:
         """``.reg .b32 %r<9>, %a;`` and ``.reg .v4 .f32 %v;``."""
         tokens, scope = self.tokens, self.scopes[-1]
-        lanes, kind = 1, ""
-        while tokens.peek[:1] == ".":
-            word = tokens.next()[1:]
-            if word in ("v2", "v4", "v8"):
-                lanes = int(word[1:])
-            else:
-                kind = word
-        if (kind != "pred" and (type_bytes(kind) or 16) > 8 and kind != "b128") or (lanes > 1 and kind == "b128"):
+        if tokens.accept(".align"):
+            self.declarations.alignment()
+        lanes = int(tokens.next()[2:]) if tokens.peek in (".v2", ".v4") else 1
+        if tokens.peek[:1] != ".":
+            raise tokens.error(f"expected a type, found {tokens.peek!r}")
+        kind = tokens.next()[1:]
+        size = type_bytes(kind)
+        if size is None or size > 16 or kind in _OPERAND_TYPES:
+            tokens.position -= 1
             raise UnsupportedPtx(str(tokens.error(f"registers of type .{kind} are not supported")), tokens.line())
-        while True:
+        if lanes > 1 and (lanes * size > 16 or kind == "pred"):
+            tokens.position -= 1
+            raise tokens.error(f"no register has {lanes} elements of type .{kind}")
+        more = True
+        while more:
             name = tokens.name()
-            if tokens.accept("<"):
-                count = tokens.integer()
+            if tokens.peek == "<":
+                self.declarations.check_name(name)
+                tokens.next()
+                count = tokens.count()
                 tokens.expect(">")
-                scope.families[name] = (kind, count)
-            elif lanes > 1:
-                scope.names[name] = Vector(
-                    tuple(Register(self.unique(f"{name}.{_COMPONENTS[i]}"), kind) for i in range(lanes))
-                )
-            elif kind == "b128":
-                scope.names[name] = _wide(self.unique(name))
+                members = (known[len(name) :] for known in scope.names if known.startswith(name))
+                if name in scope.families or any(m.isdigit() and len(m) < 10 and int(m) < count for m in members):
+                    raise tokens.error(f"{name!r} is declared twice")
+                scope.families[name] = (kind, lanes, count)
             else:
-                scope.names[name] = Register(self.unique(name), kind)
-            if not tokens.accept(","):
-                break
-        tokens.expect(";")
+                self.declare(name, _registers(self.unique(name), kind, lanes))
+            more = tokens.separated(";")
 
     def loc(self) -> None:
         tokens = self.tokens
-        file, line, column = tokens.integer(), tokens.integer(), tokens.integer()
+        file, line, column = tokens.count(), tokens.count(), tokens.count()
         function: str | None = None
         inlined: Location | None = None
         while tokens.accept(","):
             word = tokens.name()
             if word == "function_name":
                 label = tokens.name()
-                offset = tokens.integer() if tokens.peek == "+" else 0
+                offset = tokens.integer() if tokens.accept("+") else 0
                 function = self.strings.get((label, offset))
             elif word == "inlined_at":
-                place = (tokens.integer(), tokens.integer(), tokens.integer())
+                place = (tokens.count(), tokens.count(), tokens.count())
                 # the call's place is described by the latest .loc with the same numbers
                 inlined = self.locations.get(place) or Location(*place)
             else:
@@ -287,8 +328,10 @@ class Body:
         guard: tuple[Register, bool] | None = None
         if tokens.accept("@"):
             negated = tokens.accept("!")
-            guard = (self.register(), negated)
+            guard = (self.predicate(), negated)
         opcode, *modifiers = tokens.name().split(".")
+        while tokens.peek[:1] == ".":
+            modifiers += tokens.next()[1:].split(".")
         operands: list[Operand | None] = []
         if opcode == "call":
             operands = self.call()
@@ -296,12 +339,16 @@ class Body:
             operands.append(self.operand())
             while tokens.accept(","):
                 operands.append(self.operand())
+            if len(operands) > _MOST:
+                raise tokens.error(f"{opcode} has more than {_MOST} operands", tokens.starts[first])
             if opcode in ("bra", "brx"):
                 target = operands[-1]
                 if not isinstance(target, Symbol):
                     raise tokens.error(f"{opcode} needs a label", tokens.starts[first])
                 self.declarations.used_symbols.pop(target.name, None)
                 operands[-1] = Label(target.name)
+                if opcode == "brx" and not any(target.name == owner for owner, *_ in self.lists):
+                    raise tokens.error(f"no list of branch targets {target.name!r} before", tokens.starts[first])
         end = tokens.starts[tokens.position]
         tokens.expect(";")
         start = tokens.starts[first]
@@ -317,7 +364,7 @@ class Body:
         self.function.instructions.append(instruction)
         if any(carry_of(instruction)):
             self.function.registers[CARRY.name] = CARRY.type
-        if opcode in ("bra", "brx"):
+        if opcode == "bra":
             self.pending.append((instruction, self.numbers(), start))
 
     def call(self) -> list[Operand | None]:
@@ -342,9 +389,10 @@ class Body:
         tokens = self.tokens
         tokens.expect("(")
         found: list[Operand | None] = []
-        while not tokens.accept(")"):
+        more = not tokens.accept(")")
+        while more:
             found.append(self.operand())
-            tokens.accept(",")
+            more = tokens.separated(")")
         return tuple(found)
 
     # ---- operands ----
@@ -354,39 +402,60 @@ class Body:
         word = tokens.peek
         head = word[:1]
         if head == "%" and len(word) > 1:
-            found = self.named()
-            if tokens.peek == "|":
-                return self.pair(found)
-            if tokens.peek in ("+", "-") and isinstance(found, Symbol):
-                return self.offset(found)
-            return found
+            return self.value()
         if head == "[":
             tokens.next()
-            inside: list[Operand | None] = [self.address()]
-            while tokens.accept(","):
-                inside.append(self.operand())
-            tokens.expect("]")
-            tokens.accept(".unified")
-            return inside[0] if len(inside) == 1 else tuple(inside)
+            address = self.address()
+            if tokens.accept("]"):
+                tokens.accept(".unified")
+                return address
+            # tensors and textures: [map, {x, y}]
+            inside: list[Operand | None] = [address]
+            while tokens.separated("]"):
+                inside.append(self.vector() if tokens.peek == "{" else self.item())
+            return tuple(inside)
         if head == "{":
-            tokens.next()
-            elements: list[Operand | None] = []
-            while not tokens.accept("}"):
-                elements.append(self.operand())
-                tokens.accept(",")
-            return Vector(tuple(elements))
+            return self.vector()
         if head == "!":
             tokens.next()
-            return Negated(self.register())
-        if word == "_":
-            tokens.next()
+            return Negated(self.predicate())
+        return self.item()
+
+    def item(self) -> Operand | None:
+        """An operand without brackets or braces."""
+        tokens = self.tokens
+        if tokens.accept("_"):
             return self.pair(None) if tokens.peek == "|" else None
-        if tokens.at_literal:
-            return tokens.literal()
+        return tokens.literal() if tokens.at_literal else self.value()
+
+    def value(self) -> Operand:
+        """A register or symbol, its sum with a constant, or a pair of registers."""
+        tokens = self.tokens
         found = self.named()
         if tokens.peek == "|":
             return self.pair(found)
-        return self.offset(found) if tokens.peek in ("+", "-") else found
+        return self.offset(found) if tokens.peek == "+" else found
+
+    def vector(self) -> Vector:
+        tokens = self.tokens
+        tokens.expect("{")
+        elements: list[Operand | None] = []
+        more = True
+        while more:
+            item = self.item()
+            # a register of 128 bits is a vector itself
+            elements.append(item)
+            more = tokens.separated("}")
+        if len(elements) > _MOST:
+            raise tokens.error(f"a vector has more than {_MOST} elements")
+        return Vector(tuple(elements))
+
+    def predicate(self) -> Register:
+        register = self.register()
+        if register.type != "pred":
+            self.tokens.position -= 1
+            raise self.tokens.error(f"{register.name!r} is not a predicate")
+        return register
 
     def pair(self, first: Operand | None) -> Pair:
         tokens = self.tokens
@@ -400,15 +469,17 @@ class Body:
         """An address within brackets: ``base+4``."""
         if isinstance(base, Vector):
             raise self.tokens.error("a vector has no address")
+        self.tokens.expect("+")
         return Address(base, self.tokens.integer())
 
     def address(self) -> Operand:
         """The first item within brackets, as an address."""
-        found = self.operand()
+        start = self.tokens.starts[self.tokens.position]
+        found = self.item()
         if isinstance(found, Address):
             return found
         if isinstance(found, (Register, Symbol, Special)):
-            return Address(found, self.tokens.integer() if self.tokens.peek in ("+", "-") else 0)
+            return Address(found, 0)
         if isinstance(found, Immediate) and found.type not in ("f32", "f64"):
             return Address(None, found.bits)
-        raise self.tokens.error("not an address")
+        raise self.tokens.error("not an address", start)

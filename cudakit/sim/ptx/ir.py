@@ -219,6 +219,12 @@ class PtxFunction:
         """The function's name in error messages."""
         return f"the {'kernel' if self.entry else 'function'} {self.name}"
 
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """The properties in which all declarations of a function agree."""
+        sides = (self.returns, self.params)
+        return (self.entry, *([(v.space, v.type, v.size, v.align) for v in side] for side in sides))
+
 
 @dataclass(slots=True)
 class PtxModule:

@@ -106,6 +106,11 @@ class Opcode:
         """The fewest and the most operands."""
         return (self.operands, self.operands) if isinstance(self.operands, int) else self.operands
 
+    def counts(self, operands: int) -> bool:
+        """Whether an instruction may have this number of operands."""
+        least, most = self.bounds
+        return least <= operands <= most
+
     @property
     def stops_merging(self) -> bool:
         return self.stops or self.ends is not None

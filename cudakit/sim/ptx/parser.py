@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cudakit.sim.ptx.body import Body
-from cudakit.sim.ptx.declarations import SPACES, Declarations
+from cudakit.sim.ptx.declarations import SPACES, Declarations, type_bytes
 from cudakit.sim.ptx.ir import (
     CARRY,
     Address,
@@ -54,11 +54,19 @@ __all__ = [
 ]
 
 _LINKAGE = frozenset((".visible", ".weak", ".extern", ".common"))
-# directives allowed between a function's parameters and its body
-_DIRECTIVES = frozenset(("maxntid", "reqntid", "minnctapersm", "maxnctapersm", "maxnreg", "noreturn", "pragma"))
-_DIRECTIVES |= {"attribute", "explicitcluster", "reqnctapercluster", "maxclusterrank", "abi_preserve"}
-_DIRECTIVES |= {"abi_preserve_control", "retain_instruction"}
+_THREE = range(1, 4)
+# directives allowed between a function's parameters and its body, and the numbers that they take
+_OF_KERNELS = dict.fromkeys(("maxntid", "reqntid", "reqnctapercluster"), _THREE)
+_OF_KERNELS |= dict.fromkeys(("minnctapersm", "maxnreg", "maxclusterrank"), range(1, 2))
+_OF_KERNELS |= {"explicitcluster": range(1)}
+_OF_FUNCTIONS = {"noreturn": range(1), "abi_preserve": range(1, 2), "abi_preserve_control": range(1, 2)}
+_POSITIVE = ("maxntid", "reqntid", "minnctapersm", "maxnreg")
 _DIRECTIVES_REFUSED = {"blocksareclusters": " (__block_size__ with a cluster): use __cluster_dims__"}
+_OPTIONS = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
+_TARGET = re.compile(r"(?:sm|compute)_(\d+)([af]?)")
+# chips older than the first of these are not simulated, nor are instructions that need later ones
+_CHIPS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+_LATEST = (9, 5)
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
@@ -85,93 +93,194 @@ class _PtxParser:
         self.declarations = Declarations(self.tokens)
         self.strings = _debug_strings(self.tokens.text)
         self.result = PtxModule("", "", 64)
-        self.aliases: dict[str, str] = {}
         self.body: Body | None = None
 
     # ---- the module ----
 
     def module(self) -> PtxModule:
         tokens, result = self.tokens, self.result
-        while tokens.peek:
-            word = tokens.next()
-            if word == ".version":
-                result.version = tokens.next()
+        self.opening()
+        while word := tokens.peek:
+            if word in (".entry", ".func") or word in _LINKAGE or word in SPACES:
+                self.declaration()
             elif word == ".target":
-                result.target = tokens.name()
-                while tokens.accept(","):
-                    result.debug |= tokens.name() == "debug"
-            elif word == ".address_size":
-                if tokens.peek != "64":
-                    raise UnsupportedPtx(str(tokens.error("only addresses of 64 bits are supported")), tokens.line())
-                result.address_size = tokens.integer()
+                self.target()
             elif word == ".file":
-                number = tokens.integer()
-                result.files[number] = tokens.next()[1:-1].replace("\\\\", "\\")
-                while tokens.accept(","):
-                    tokens.integer()
+                self.file()
             elif word == ".section":
                 self.skip_section()
-            elif word in (".pragma", ".alias"):
-                self.module_statement(word)
-            elif word in _LINKAGE or word in SPACES or word in (".entry", ".func"):
-                tokens.position -= 1
-                self.declaration()
-            elif word != ";":
-                tokens.position -= 1
+            elif word == ".pragma":
+                tokens.next()
+                tokens.text_literal()
+                tokens.expect(";")
+            elif word == ".alias":
+                self.alias()
+            else:
                 raise tokens.error(f"unknown directive {word!r}")
-        if not result.version:
-            raise PtxError("PTX line 1: no .version directive: this is not a PTX module", 1)
-        for name, target in self.aliases.items():
-            if target in result.functions:
-                result.functions[name] = result.functions[target]
+        self.declarations.check_size("const", result.variables.values())
         for name, start in self.declarations.used_symbols.items():
             if name not in result.functions and name not in result.variables:
                 raise tokens.error(f"{name!r} is not declared", start)
         return result
 
-    def module_statement(self, word: str) -> None:
-        tokens = self.tokens
-        if word == ".alias":
-            name = tokens.name()
-            tokens.expect(",")
-            self.aliases[name] = tokens.name()
-        else:
-            tokens.next()
+    def opening(self) -> None:
+        """The directives that begin a module: .version, .target and .address_size."""
+        tokens, result = self.tokens, self.result
+        if not tokens.accept(".version"):
+            raise tokens.error("no .version directive at the start: this is not a PTX module")
+        result.version = tokens.next()
+        major, dot, minor = result.version.partition(".")
+        known = dot and major.isdigit() and minor.isdigit() and len(result.version) < 8
+        if not known or not (1, 0) <= (int(major), int(minor)) <= _LATEST:
+            tokens.position -= 1
+            raise tokens.error(f"unknown .version {result.version}: known are 1.0 to {_LATEST[0]}.{_LATEST[1]}")
+        if tokens.peek != ".target":
+            raise tokens.error("no .target directive after .version")
+        self.target()
+        if tokens.accept(".address_size"):
+            if tokens.count() != 64:
+                tokens.position -= 1
+                raise UnsupportedPtx(str(tokens.error("only addresses of 64 bits are supported")), tokens.line())
+            result.address_size = 64
+
+    def target(self) -> None:
+        tokens, result = self.tokens, self.result
+        tokens.expect(".target")
+        more = True
+        while more:
+            word = tokens.name()
+            found = _TARGET.fullmatch(word)
+            if found is not None and len(word) < 16:
+                number, suffix = int(found.group(1)), found.group(2)
+                if number not in _CHIPS or (suffix and number < (90 if suffix == "a" else 100)):
+                    tokens.position -= 1
+                    raise tokens.error(f"unknown .target {word}")
+                result.target = result.target or word
+            elif word not in _OPTIONS:
+                tokens.position -= 1
+                raise tokens.error(f"unknown .target {word[:40]!r}")
+            result.debug |= word == "debug"
+            more = tokens.accept(",")
+
+    def file(self) -> None:
+        tokens, files = self.tokens, self.result.files
+        tokens.expect(".file")
+        number = tokens.count()
+        if number in files:
+            tokens.position -= 1
+            raise tokens.error(f"the file {number} is declared twice")
+        files[number] = tokens.text_literal().replace("\\\\", "\\")
+        for _ in range(2):
+            # time of modification and size
+            if tokens.accept(","):
+                tokens.integer()
+
+    def alias(self) -> None:
+        tokens, functions = self.tokens, self.result.functions
+        tokens.expect(".alias")
+        name = tokens.name()
+        if name not in functions:
+            tokens.position -= 1
+            raise tokens.error(f"the alias {name!r} has not been declared as a function")
+        tokens.expect(",")
+        target = tokens.name()
+        if target not in functions or not functions[target].body:
+            tokens.position -= 1
+            raise tokens.error(f"the target {target!r} of the alias {name!r} has not been defined as a function")
+        functions[name] = functions[target]
         tokens.expect(";")
 
     def skip_section(self) -> None:
+        """A section of debug information: labels, and lists of numbers and labels."""
         tokens = self.tokens
         tokens.next()
+        tokens.next()
         tokens.expect("{")
-        while tokens.next() != "}":
-            pass
+        while not tokens.accept("}"):
+            word = tokens.next()
+            if word[:1] != ".":
+                tokens.expect(":")
+                continue
+            if type_bytes(word[1:]) is None:
+                tokens.position -= 1
+                raise tokens.error(f"expected a type, found {word!r}")
+            more = True
+            while more:
+                if tokens.at_literal:
+                    tokens.integer()
+                else:
+                    # an address: a label or a section, with an offset
+                    tokens.next()
+                    if tokens.accept("+") or tokens.accept("-"):
+                        tokens.next()
+                more = tokens.accept(",")
 
     def declaration(self) -> None:
-        tokens = self.tokens
-        linkage = ""
-        while tokens.peek in _LINKAGE:
-            linkage = tokens.next()
+        tokens, result = self.tokens, self.result
+        linkage = tokens.next() if tokens.peek in _LINKAGE else ""
+        start = tokens.starts[tokens.position]
         if tokens.peek in (".entry", ".func"):
-            self.function()
+            self.function(linkage)
             return
-        for variable in self.declarations.variable_list(tokens.next()[1:], linkage == ".extern"):
-            known = self.result.variables.get(variable.name)
-            if known is None or known.extern or not variable.extern:
-                self.result.variables[variable.name] = variable
+        word = tokens.next()
+        if word not in (".global", ".const", ".shared"):
+            raise tokens.error(f"{word!r} cannot be declared outside a function", start)
+        for variable in self.declarations.variable_list(word[1:], linkage == ".extern"):
+            name = variable.name
+            known = result.variables.get(name)
+            same = known is None or (known.space, known.type) == (variable.space, variable.type)
+            if name in result.functions or not same:
+                raise tokens.error(f"{name!r} is declared before as something else", start)
+            if known is not None and not (known.extern or variable.extern):
+                raise tokens.error(f"{name!r} is defined twice", start)
+            if known is None or known.extern:
+                result.variables[name] = variable
+            self.declarations.spaces[name] = variable.space
 
     # ---- functions ----
 
-    def function(self) -> None:
-        tokens = self.tokens
+    def function(self, linkage: str) -> None:
+        tokens, declarations = self.tokens, self.declarations
+        start = tokens.starts[tokens.position]
         entry = tokens.next() == ".entry"
         line = tokens.line()
-        returns = self.declarations.parameters() if tokens.peek == "(" else ()
+        returns = declarations.parameters() if tokens.peek == "(" and not entry else ()
         name = tokens.name()
-        params = self.declarations.parameters() if tokens.peek == "(" else ()
+        declarations.check_name(name)
+        params = declarations.parameters(entry) if tokens.peek == "(" else ()
         function = PtxFunction(name, entry, params, returns, line=line)
+        if entry:
+            declarations.check_size("param", params)
+        self.directives(function)
+        known = self.result.functions.get(name)
+        if name in self.result.variables or (known is not None and known.body):
+            raise tokens.error(f"{name!r} is defined twice", start)
+        if known is not None and known.shape != function.shape:
+            raise tokens.error(f"{name!r} is declared before with other parameters", start)
+        declarations.spaces[name] = "func"
+        if tokens.accept(";"):
+            function.body = False
+            self.result.functions.setdefault(name, function)
+            return
+        tokens.expect("{")
+        if linkage == ".extern":
+            raise tokens.error(f"{name!r} is .extern: it cannot have a body", start)
+        self.result.functions[name] = function
+        self.body = Body(declarations, self.strings, function)
+        self.body.read()
+        self.body = None
+
+    def directives(self, function: PtxFunction) -> None:
+        """The directives between a function's parameters and its body."""
+        tokens = self.tokens
+        allowed = _OF_KERNELS if function.entry else _OF_FUNCTIONS
         while tokens.peek[:1] == ".":
             directive = tokens.next()[1:]
-            if directive not in _DIRECTIVES:
+            if directive == "pragma":
+                tokens.text_literal()
+                tokens.expect(";")
+                continue
+            if directive not in allowed:
                 tokens.position -= 1
                 why = _DIRECTIVES_REFUSED.get(directive, "")
                 error = UnsupportedPtx(
@@ -180,24 +289,16 @@ class _PtxParser:
                 error.function = function.title
                 raise error
             values: list[int] = []
-            if directive in ("pragma", "attribute"):
-                while tokens.peek[:1] in ('"', "(", ")", ",") or tokens.peek[:1].isalnum():
-                    tokens.next()
-                tokens.accept(";")
-            elif tokens.at_literal:
-                values.append(tokens.integer())
-                while tokens.accept(","):
-                    values.append(tokens.integer())
+            more = 0 not in allowed[directive]
+            while more:
+                values.append(tokens.count())
+                if not values[-1] and directive in _POSITIVE:
+                    tokens.position -= 1
+                    raise tokens.error(f".{directive} must be positive")
+                more = len(values) + 1 in allowed[directive] and tokens.accept(",")
+            if {directive, *function.directives} >= {"maxntid", "reqntid"}:
+                raise tokens.error("a kernel has either .maxntid or .reqntid")
             function.directives[directive] = tuple(values)
-        if tokens.accept(";"):
-            function.body = False
-            self.result.functions.setdefault(name, function)
-            return
-        tokens.expect("{")
-        self.result.functions[name] = function
-        self.body = Body(self.declarations, self.strings, function)
-        self.body.read()
-        self.body = None
 
 
 def _debug_strings(text: str) -> dict[tuple[str, int], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from bisect import bisect_right
@@ -14,16 +15,34 @@ _TOKEN = re.compile(
     | "(?:[^"\\\n]|\\.)*"
     | 0[fF][0-9a-fA-F]{8}\b | 0[dD][0-9a-fA-F]{16}\b
     | 0[xX][0-9a-fA-F]+U? | 0[bB][01]+U?
-    | \d+\.\d*(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U?
+    | (?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)? | \d+[eE][+-]?\d+ | \d+U?
     | [A-Za-z_$%][\w$]*(?:(?:\.|::)[\w$]+)*
     | \.[A-Za-z_][\w$]*(?:::[\w$]+)*
-    | <<|>>|[{}\[\]()<>,;:@!|+\-*/%=&^~]
+    | <<|>>|<=|>=|==|!=|&&|\|\||[{}\[\]()<>,;:@!?|+\-*/%=&^~]
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 
-_FLOAT = re.compile(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+")
-_PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+_FLOAT = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+")
+_LEVELS = (
+    ("?",),
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
+_PRECEDENCE = {operator: level for level, operators in enumerate(_LEVELS, 1) for operator in operators}
+_FLOATS = ("f32", "f64")
+_CASTS = (".s64", ".u64")
+_WORD = (1 << 64) - 1
+# nested parentheses, signs and conditions of one constant expression
+_DEEPEST = 150
 
 
 class Tokens:
@@ -39,7 +58,7 @@ class Tokens:
         while at < len(text):
             found = match(text, at)
             if found is None:
-                raise self.error(f"cannot read {text[at : at + 20].split()[0]!r}", at)
+                raise self.error(f"cannot read {text[at]!r}", at)
             if found.lastgroup is None:
                 values.append(found.group())
                 starts.append(at)
@@ -60,6 +79,11 @@ class Tokens:
     @property
     def peek(self) -> str:
         return self.values[self.position]
+
+    @property
+    def after(self) -> str:
+        """The token after the next one."""
+        return self.values[min(self.position + 1, len(self.values) - 1)]
 
     def next(self) -> str:
         value = self.values[self.position]
@@ -89,86 +113,172 @@ class Tokens:
 
     def integer(self) -> int:
         literal = self.literal()
-        if literal.type in ("f32", "f64"):
+        if literal.type in _FLOATS:
             raise self.error("expected an integer")
         return literal.bits
+
+    def count(self) -> int:
+        """An unsigned integer of at most 32 bits, as directives and array bounds take it: no expression."""
+        value = self.peek
+        if not value[:1].isdigit() or (found := self.number(self.next())).type in _FLOATS:
+            raise self.error(f"expected an integer, found {value!r}")
+        if found.bits >= 1 << 32:
+            self.position -= 1
+            raise self.error(f"the integer {value} does not fit 32 bits")
+        return found.bits
+
+    def text_literal(self) -> str:
+        """A string in quotes, without them."""
+        value = self.peek
+        if value[:1] != '"':
+            raise self.error(f"expected a string in quotes, found {value!r}")
+        self.position += 1
+        return value[1:-1]
+
+    def separated(self, closing: str) -> bool:
+        """After an item of a list: take the comma and return True, or take the closing token and return False."""
+        if self.accept(","):
+            return True
+        self.expect(closing)
+        return False
 
     @property
     def at_literal(self) -> bool:
         value = self.peek
-        return value[:1].isdigit() or value in ("-", "+", "~", "(") or value == "WARP_SZ"
+        head = value[:1]
+        return head.isdigit() or value in ("-", "+", "~", "(", "WARP_SZ") or (head == "." and value[1].isdigit())
 
     def literal(self) -> Immediate:
-        """A literal or a constant expression of integers."""
-        first = self._expression(0)
-        if first.type in ("f32", "f64"):
-            return first
-        value = first.bits
-        if value >= 1 << 64 or value < -(1 << 63):
-            raise self.error(f"the integer {value} does not fit 64 bits")
-        return Immediate(value, "u64" if value >= 1 << 63 else first.type)
+        """A literal or a constant expression. Integers have 64 bits and wrap."""
+        return self._expression(0, 0)
 
-    def _expression(self, precedence: int) -> Immediate:
-        left = self._unary()
-        while left.type not in ("f32", "f64"):
-            operator = self.peek
-            rank = _PRECEDENCE.get(operator, 0)
-            if rank <= precedence:
-                break
+    def _expression(self, precedence: int, depth: int) -> Immediate:
+        left = self._unary(depth)
+        while (rank := _PRECEDENCE.get(operator := self.peek, 0)) > precedence:
             self.position += 1
-            right = self._expression(rank)
-            if right.type in ("f32", "f64"):
-                raise self.error("constant expressions take integers")
-            kind = "u64" if "u64" in (left.type, right.type) else "s64"
-            left = Immediate(self._binary(operator, left.bits, right.bits), kind)
+            if operator == "?":
+                yes = self._expression(0, self._deeper(depth))
+                self.expect(":")
+                no = self._expression(0, self._deeper(depth))
+                left = yes if left.bits else no
+                continue
+            left = self._binary(operator, left, self._expression(rank, self._deeper(depth)))
         return left
 
-    def _binary(self, operator: str, a: int, b: int) -> int:
-        if operator in ("/", "%") and b == 0:
-            raise self.error("a constant expression divides by zero")
-        if operator == "/":
-            return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-        if operator == "%":
-            return abs(a) % abs(b) * (1 if a >= 0 else -1)
-        if operator in ("<<", ">>") and not 0 <= b < 64:
-            raise self.error(f"a constant expression shifts by {b}")
-        if operator == "<<":
-            return (a << b) & 0xFFFFFFFFFFFFFFFF
-        results = {"|": a | b, "^": a ^ b, "&": a & b, "+": a + b, "-": a - b, "*": a * b}
-        return a >> b if operator == ">>" else results[operator]
+    def _deeper(self, depth: int) -> int:
+        if depth >= _DEEPEST:
+            raise self.error(f"a constant expression is nested more than {_DEEPEST} deep")
+        return depth + 1
 
-    def _unary(self) -> Immediate:
+    def _binary(self, operator: str, left: Immediate, right: Immediate) -> Immediate:
+        if left.type in _FLOATS or right.type in _FLOATS:
+            return self._binary_float(operator, left, right)
+        a, b = left.bits, right.bits
+        unsigned = "u64" in (left.type, right.type)
+        if operator in ("==", "!=", "<", "<=", ">", ">=", "&&", "||"):
+            return Immediate(int(_compared(operator, a, b)), "s64")
+        if operator in ("/", "%"):
+            if b == 0:
+                raise self.error("a constant expression divides by zero")
+            if unsigned:
+                a, b = a & _WORD, b & _WORD
+            quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return _wrapped(quotient if operator == "/" else a - b * quotient, unsigned)
+        if operator in ("<<", ">>"):
+            # a shift by 64 or more, as by a negative number, is one by 63 and then by 1
+            distance = min(b & _WORD, 64)
+            return _wrapped(a << distance if operator == "<<" else a >> distance, left.type == "u64")
+        results = {"|": a | b, "^": a ^ b, "&": a & b, "+": a + b, "-": a - b, "*": a * b}
+        return _wrapped(results[operator], unsigned)
+
+    def _binary_float(self, operator: str, left: Immediate, right: Immediate) -> Immediate:
+        if left.type not in _FLOATS or right.type not in _FLOATS or operator not in ("+", "-", "*", "/"):
+            raise self.error(f"a constant expression has no {operator!r} of a float and another value")
+        a, b = float_value(left), float_value(right)
+        if operator == "/" and b == 0:
+            raise self.error("a constant expression divides by zero")
+        results = {"+": a + b, "-": a - b, "*": a * b}
+        return _double(a / b if operator == "/" else results[operator])
+
+    def _unary(self, depth: int) -> Immediate:
+        signs = []
+        while self.peek in ("+", "-", "~", "!") or (self.peek == "(" and self.after in _CASTS):
+            if self.peek == "(":
+                signs.append(self.after)
+                self.position += 2
+                self.expect(")")
+            else:
+                signs.append(self.next())
         token = self.next()
         if token == "(":
-            inner = self._expression(0)
+            found = self._expression(0, self._deeper(depth))
             self.expect(")")
-            return inner
-        if token in ("+", "-", "~"):
-            inner = self._unary()
-            if inner.type in ("f32", "f64"):
-                sign = 1 << (31 if inner.type == "f32" else 63)
-                return Immediate(inner.bits ^ (sign if token == "-" else 0), inner.type)
-            return Immediate({"+": inner.bits, "-": -inner.bits, "~": ~inner.bits}[token], inner.type)
-        if token == "WARP_SZ":
-            return Immediate(32, "s64")
-        if token[:1].isdigit():
-            return number(token)
-        self.position -= 1
-        raise self.error(f"expected a literal, found {token!r}")
+        elif token == "WARP_SZ":
+            found = Immediate(32, "s64")
+        elif token[0].isdigit() or (token[0] == "." and token[1].isdigit()):
+            found = self.number(token)
+        else:
+            self.position -= 1
+            raise self.error(f"expected a literal, found {token!r}")
+        for sign in reversed(signs):
+            found = self._signed(sign, found)
+        return found
+
+    def _signed(self, sign: str, value: Immediate) -> Immediate:
+        if value.type in _FLOATS:
+            if sign not in ("+", "-"):
+                raise self.error(f"{sign!r} takes an integer")
+            bit = 1 << (31 if value.type == "f32" else 63)
+            return Immediate(value.bits ^ (bit if sign == "-" else 0), value.type)
+        if sign in _CASTS:
+            return _wrapped(value.bits, sign == ".u64")
+        bits = {"+": value.bits, "-": -value.bits, "~": ~value.bits, "!": int(not value.bits)}[sign]
+        # -9223372036854775808 is signed
+        return _wrapped(bits, value.type == "u64" and not (sign == "-" and value.bits == 1 << 63))
+
+    def number(self, token: str) -> Immediate:
+        """An unsigned numeric token, the last one taken, as an ``Immediate``."""
+        prefix = token[:2].lower()
+        if prefix == "0f" or prefix == "0d":
+            return Immediate(int(token[2:], 16), "f32" if prefix == "0f" else "f64")
+        if _FLOAT.fullmatch(token):
+            value = float(token)
+            digits = re.split("[eE]", token)[0]
+            if math.isinf(value) or (value == 0 and digits.strip("0.")):
+                self.position -= 1
+                raise self.error(f"{token[:40]} does not fit a float of 64 bits")
+            return _double(value)
+        digits, unsigned = (token[:-1], True) if token[-1] == "U" else (token, False)
+        base = {"0x": 16, "0b": 2}.get(prefix, 8 if digits[0] == "0" and len(digits) > 1 else 10)
+        bits = -1
+        if len(digits) < 80 and (base != 8 or not {"8", "9"} & {*digits}):
+            bits = int(digits.lower().removeprefix(prefix) if base in (2, 16) else digits, base)
+        if not 0 <= bits <= _WORD:
+            self.position -= 1
+            why = "is not octal" if bits < 0 and len(digits) < 80 else "does not fit 64 bits"
+            raise self.error(f"the integer {token[:40]} {why}")
+        return Immediate(bits, "u64" if unsigned or bits >= 1 << 63 else "s64")
 
 
-def number(token: str) -> Immediate:
-    """An unsigned numeric token as an ``Immediate``."""
-    prefix = token[:2].lower()
-    if prefix == "0f":
-        return Immediate(int(token[2:], 16), "f32")
-    if prefix == "0d":
-        return Immediate(int(token[2:], 16), "f64")
-    if _FLOAT.fullmatch(token):
-        return Immediate(struct.unpack("<Q", struct.pack("<d", float(token)))[0], "f64")
-    digits, kind = (token[:-1], "u64") if token[-1] == "U" else (token, "s64")
-    if prefix in ("0x", "0b"):
-        return Immediate(int(digits, 0), kind)
-    if digits[0] == "0" and len(digits) > 1:
-        return Immediate(int(digits, 8), kind)
-    return Immediate(int(digits), kind)
+def _compared(operator: str, a: int, b: int) -> bool:
+    results = {"==": a == b, "!=": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
+    return results[operator] if operator in results else bool(a and b) if operator == "&&" else bool(a or b)
+
+
+def _wrapped(value: int, unsigned: bool) -> Immediate:
+    """An integer of 64 bits."""
+    value &= _WORD
+    if unsigned:
+        return Immediate(value, "u64")
+    return Immediate(value - (1 << 64) if value >> 63 else value, "s64")
+
+
+def float_value(literal: Immediate) -> float:
+    """The value of a literal of type f32 or f64."""
+    size, code = (4, "<f") if literal.type == "f32" else (8, "<d")
+    value: float = struct.unpack(code, literal.bits.to_bytes(size, "little"))[0]
+    return value
+
+
+def _double(value: float) -> Immediate:
+    return Immediate(struct.unpack("<Q", struct.pack("<d", value))[0], "f64")

@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cudakit.sim.ptx.ir import Immediate, Instruction, Negated, Operand, PtxError, Register, UnsupportedPtx, Vector
+from cudakit.sim.ptx.ir import (
+    Immediate,
+    Instruction,
+    Negated,
+    Operand,
+    PtxError,
+    Register,
+    Special,
+    UnsupportedPtx,
+    Vector,
+)
+from cudakit.sim.ptx.signatures import special_fits
+from cudakit.sim.ptx.types import fits, literal_fits
 from cudakit.sim.values import approximations, bits, conversions, floats, integers, selection, video
 from cudakit.sim.values.lanewise import BUILDERS, Form, Run, Spec, constant, flatten, storage, width
 
@@ -50,6 +62,8 @@ def _shape(opcode: str, operand: Operand | None) -> tuple[object, ...]:
         return ("immediate", operand.type, operand.bits if opcode == "lop3" else 0)
     if isinstance(operand, Vector):
         return ("vector", *(_shape(opcode, element) for element in operand.elements))
+    if isinstance(operand, Special):
+        return ("special", operand.name)
     return (type(operand).__name__,)
 
 
@@ -57,6 +71,8 @@ def _form(instruction: Instruction) -> Form:
     builder = BUILDERS.get(instruction.opcode)
     if builder is None:
         raise UnsupportedPtx(f"PTX line {instruction.line}: {instruction.name} is not lane-wise", instruction.line)
+    if not instruction.modifiers:
+        raise PtxError(f"{instruction.opcode} needs a type")
     key = (
         instruction.opcode,
         instruction.modifiers,
@@ -85,12 +101,30 @@ def _check(instruction: Instruction, form: Form) -> None:
             instruction.line,
         )
     for operand, kind in zip((*destinations, *sources), (*form.destinations, *form.sources), strict=True):
-        register = operand.register if isinstance(operand, Negated) else operand
-        if isinstance(register, Register) and storage(register.type) != storage(kind):
+        wrong = _mismatch(instruction.opcode, operand, kind, form.destinations[0][0] in "us")
+        if wrong:
             raise PtxError(
-                f"PTX line {instruction.line}: register {register.name} has type .{register.type}, expected "
-                f"{width(kind)} bits of .{kind}: {instruction.text}",
+                f"PTX line {instruction.line}: {wrong}, expected {width(kind)} bits of .{kind}: {instruction.text}",
                 instruction.line,
             )
-        if isinstance(operand, Immediate):
-            constant(operand, kind)
+    vector = any(isinstance(operand, Vector) for operand in instruction.operands)
+    if vector and instruction.opcode not in ("mov", "cvt"):
+        raise PtxError(f"{instruction.name} has no vectors")
+    if instruction.operands[0] is None and instruction.opcode not in ("setp", "mov"):
+        raise PtxError(f"the result of {instruction.name} cannot be _")
+
+
+def _mismatch(opcode: str, operand: Operand | None, kind: str, integers: bool) -> str:
+    """The reason why an operand does not fit a type; "" if it does. ``integers``: the result is an integer."""
+    if isinstance(operand, Register):
+        return "" if fits(operand.type, kind) else f"register {operand.name} has type .{operand.type}"
+    if isinstance(operand, Immediate):
+        noun = "a float literal" if operand.type in ("f32", "f64") else f"the integer literal {operand.bits}"
+        return "" if literal_fits(operand.type, kind) else f"{noun} does not fit"
+    if isinstance(operand, Negated):
+        return "" if kind == "pred" else f"the predicate !{operand.register.name} does not fit"
+    if isinstance(operand, Special) and (opcode == "mov" or (opcode == "cvt" and integers)):
+        return "" if special_fits(operand.name, kind) else f"the special register {operand.name} does not fit"
+    if isinstance(operand, Special):
+        return f"the special register {operand.name} must be moved to a register first"
+    return "" if operand is None or opcode == "mov" else "an address is not a register"

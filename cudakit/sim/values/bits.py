@@ -82,7 +82,7 @@ def _funnel(spec: Spec) -> Form:
         result: Array = shifted.astype(U32)
         return result
 
-    return same(kind, 3, run)
+    return Form(spread(run), (kind,), (kind, kind, "u32"))
 
 
 _TABLES: dict[int, Callable[..., Array]] = {
@@ -244,7 +244,7 @@ def _bfi(spec: Spec) -> Form:
 
 @builds("bmsk")
 def _bmsk(spec: Spec) -> Form:
-    kind = spec.kind("b32")
+    spec.kind("b32")
     mode = spec.one_of("clamp", "wrap")
     spec.finish()
     if not mode:
@@ -255,7 +255,7 @@ def _bmsk(spec: Spec) -> Form:
             a, b = a & np.uint32(31), b & np.uint32(31)
         return _mask(b, U32) << a
 
-    return same(kind, 2, run)
+    return same("u32", 2, run)
 
 
 @builds("szext")

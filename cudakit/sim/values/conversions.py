@@ -90,7 +90,10 @@ def _cvt(spec: Spec) -> Form:
 
 
 def _register_kind(operand: Any, kind: str) -> str:
-    return operand.type if isinstance(operand, Register) else kind
+    """The type of an operand: that of the instruction, in the register's width."""
+    if not isinstance(operand, Register) or width(operand.type) <= width(kind):
+        return kind
+    return f"{kind[0]}{width(operand.type)}"
 
 
 def _reader(kind: str) -> Callable[[Array], Array]:
@@ -404,7 +407,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
         rectified: Array = np.where((result >> np.uint32(31)) != 0, np.uint32(0), result) if relu else result
         return rectified
 
-    return Form(run, ("b32",), ("f32",))
+    return Form(run, ("tf32",), ("f32",))
 
 
 def _build_pack(spec: Spec) -> Form:
@@ -432,4 +435,4 @@ def _build_pack(spec: Spec) -> Form:
         result: Array = (clamp(operands[0]) << np.uint32(bits)) | clamp(operands[1])
         return result | (operands[2] << np.uint32(16)) if with_third else result
 
-    return Form(run, ("b32",), (source, source, "b32") if with_third else (source, source))
+    return Form(run, ("u32",), (source, source, "b32") if with_third else (source, source))

@@ -252,17 +252,18 @@ def _fma(spec: Spec) -> Form:
         return build_mad(spec)
     kind = spec.kind(*FLOATS)
     if kind == "f32":
-        mode = spec.rounding()
+        mode = spec.required_rounding()
         rounded = blocked(lambda a, b, c: fma32(a, b, c, mode), U32)
         return _form32(spec, 3, rounded, mode, lambda a, b, c: odd_sum(a * b, c))
     if kind == "f64":
-        mode = spec.rounding()
+        mode = spec.required_rounding()
         if mode == "rn":
             return _form64(spec, (1, 2, 0), blocked(fma64, F64))
         return _form64(spec, (1, 2, 0), lambda a, b, c: exact64("fma", mode, a, b, c))
     if spec.instruction.opcode == "mad":
         spec.refuse()
-    _nearest_only(spec)
+    if spec.required_rounding() != "rn":
+        spec.refuse("16-bit formats round to nearest")
     to = odd_to_bfloat if kind.startswith("bf16") else odd_to_half
 
     def exact(a: Array, b: Array, c: Array) -> Array:
@@ -278,7 +279,7 @@ def _div(spec: Spec) -> Form:
     if "approx" in spec.rest or "full" in spec.rest:
         return build_divide_approximate(spec)
     kind = spec.kind("f32", "f64")
-    mode = spec.rounding()
+    mode = spec.required_rounding()
     if kind == "f32":
         return _form32(spec, 2, lambda a, b: div32(a, b, mode), mode, np.divide)
     if mode == "rn":
@@ -291,7 +292,7 @@ def _rcp(spec: Spec) -> Form:
     if "approx" in spec.rest:
         return build_reciprocal(spec)
     kind = spec.kind("f32", "f64")
-    mode = spec.rounding()
+    mode = spec.required_rounding()
     one: Any = np.float32(1)
     if kind == "f32":
         return _form32(spec, 1, lambda a: div32(one, a, mode), mode, lambda a: np.float64(1) / a)
@@ -305,7 +306,7 @@ def _sqrt(spec: Spec) -> Form:
     if "approx" in spec.rest:
         return build_root(spec)
     kind = spec.kind("f32", "f64")
-    mode = spec.rounding()
+    mode = spec.required_rounding()
     if kind == "f32":
         return _form32(spec, 1, lambda a: sqrt32(a, mode))
     if mode == "rn":

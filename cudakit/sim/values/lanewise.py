@@ -96,6 +96,12 @@ class Spec(Modifiers):
     def rounding(self) -> str:
         return self.one_of("rn", "rz", "rm", "rp") or "rn"
 
+    def required_rounding(self) -> str:
+        mode = self.one_of("rn", "rz", "rm", "rp")
+        if not mode:
+            raise PtxError(f"{self.instruction.name} needs a rounding: .rn, .rz, .rm or .rp")
+        return mode
+
 
 Builder = Callable[[Spec], Form]
 BUILDERS: dict[str, Builder] = {}
