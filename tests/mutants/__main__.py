@@ -18,7 +18,7 @@ from multiprocessing import Pool
 
 from .bases import texts
 from .changes import mutant
-from .verdicts import BROKEN, LOADED, REFUSED, UNSUPPORTED, Verdict, ptxas, verdict
+from .verdicts import BROKEN, LOADED, REFUSED, UNSUPPORTED, Verdict, missing_ptxas, verdict
 
 
 def _text(seed: int) -> str:
@@ -51,8 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.print:
         print(_text(arguments.seed))
         return 0
-    if arguments.ptxas and not ptxas():
-        parser.error("ptxas was not found: pip install nvidia-cuda-nvcc")
+    if arguments.ptxas and missing_ptxas():
+        parser.error(missing_ptxas())
     texts()
     with Pool(arguments.jobs) as pool:
         seeds = range(arguments.seed, arguments.seed + arguments.count)

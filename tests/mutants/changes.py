@@ -201,7 +201,7 @@ def _modifier(text: str, draw: random.Random) -> str:
 
 
 def _opcode(text: str, draw: random.Random) -> str:
-    """Give an instruction the opcode of another one."""
+    """Replace the opcode of an instruction by that of another one."""
     spots = list(re.finditer(r"(?m)(?<=^)\s*[a-z][a-z0-9_]*(?=[. ;])|(?<=; )[a-z][a-z0-9_]*(?=[. ;])", text))
     if len(spots) < 2:
         return text
@@ -282,5 +282,6 @@ def _bytes(text: str, draw: random.Random) -> str:
     return text[:at] + draw.choice(_JUNK) + text[at:]
 
 
-_CHANGES: list[Change] = [_tokens, _tokens, _number, _number, _register, _register, _operand, _operand, _type, _type]
-_CHANGES += [_modifier, _opcode, _punctuation, _line, _line, _statement, _guard, _nested, _bytes]
+# most changes leave texts that can be parsed, so that types and forms are tested
+_CHANGES: list[Change] = [_register, _operand, _type] * 4 + [_modifier, _opcode, _number, _line, _statement] * 2
+_CHANGES += [_tokens, _punctuation, _guard, _nested, _bytes]

@@ -17,6 +17,7 @@ from typing import Any
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.machine.loading import LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
+from tests.mutants.bases import texts
 
 LOADED, REFUSED, UNSUPPORTED, BROKEN = "loaded", "refused", "unsupported", "broken"
 
@@ -58,6 +59,15 @@ def load(text: str, limit: float = 10) -> tuple[str, str]:
 
 
 @cache
+def missing_ptxas() -> str:
+    """The reason why no verdicts of ptxas can be had: it is not installed, or does not know the PTX of these texts."""
+    if not ptxas():
+        return "ptxas was not found: pip install nvidia-cuda-nvcc"
+    accepted, said = judge(texts()[-1])
+    return "" if accepted else f"{ptxas()} does not accept what NVRTC makes: {said.strip()}"
+
+
+@cache
 def ptxas() -> str:
     """The path of ptxas: in the wheel nvidia-cuda-nvcc, or on PATH; "" if there is none."""
     found = importlib.util.find_spec("nvidia")
@@ -82,9 +92,9 @@ def judge(text: str) -> tuple[bool, str]:
 Verdict = tuple[int, str, str, bool | None, str]
 
 
-def verdict(texts: Callable[[int], str], seed: int, against: bool) -> Verdict:
+def verdict(make: Callable[[int], str], seed: int, against: bool) -> Verdict:
     """The verdicts on one mutant: its seed, ours and our message, that of ptxas (None if it is not asked) and its."""
-    text = texts(seed)
+    text = make(seed)
     ours, message = load(text)
     accepted, said = judge(text) if against else (None, "")
     return seed, ours, message, accepted, said

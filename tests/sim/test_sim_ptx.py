@@ -136,10 +136,10 @@ def test_branch_targets_and_forward_labels():
 def test_calls():
     module = ptx.parse(
         _HEAD + ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"
-        ".func g .noreturn;\n"
+        ".extern .func g .noreturn;\n.extern .func (.param .b32 r) one;\n"
         ".func (.reg .f32 out) h (.reg .f32 in, .param .align 8 .b8 s[24]) { mov.f32 out, in; ret; }\n"
-        ".entry k() { .reg .b32 %r<3>; .reg .b64 %d<3>; .param .b32 x; .param .b64 y;\n"
-        "call.uni (x), vprintf, (y, y); call g; call h, (%r1); call (x), g, ();\n"
+        ".entry k() { .reg .b32 %r<3>; .reg .b64 %d<3>; .param .b32 x; .param .b64 y; .param .align 8 .b8 s[24];\n"
+        "call.uni (x), vprintf, (y, y); call g; call (%r2), h, (%r1, s); call (x), one, ();\n"
         "proto: .callprototype (.param .b32 _) _ (.param .b64 _, .param .align 4 .b8 _[12]) .noreturn;\n"
         "call (x), %d1, (y), proto; ret; }"
     )
@@ -152,10 +152,16 @@ def test_calls():
     assert calls == [
         ((x,), ptx.Symbol("vprintf"), (y, y)),
         ((), ptx.Symbol("g"), ()),
-        ((), ptx.Symbol("h"), (r1,)),
-        ((x,), ptx.Symbol("g"), ()),
+        ((ptx.Symbol("h#3"),), ptx.Symbol("h"), (ptx.Symbol("h#4"), ptx.Symbol("s"))),
+        ((x,), ptx.Symbol("one"), ()),
         ((x,), ptx.Register("%d1", "b64"), (y,), ptx.Symbol("proto")),
     ]
+    # registers are moved to variables and back
+    names = [(i.name, i.operands) for i in module.functions["k"].instructions if i.opcode in ("ld", "st")]
+    taken, made = ptx.Address(ptx.Symbol("h#4"), 0), ptx.Address(ptx.Symbol("h#3"), 0)
+    assert names == [("st.param.f32", (taken, r1)), ("ld.param.f32", (ptx.Register("%r2", "b32"), made))]
+    written = [i.name for i in module.functions["h"].instructions]
+    assert written == ["ld.param.f32", "mov.f32", "st.param.f32", "ret", "st.param.f32"]
     prototype = module.functions["k"].prototypes["proto"]
     assert [v.size for v in prototype.params] == [8, 12]
     assert prototype.noreturn

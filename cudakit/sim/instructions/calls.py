@@ -179,3 +179,10 @@ SYSTEM_CALLS: dict[str, Callable[[Emitter, Instruction], Call]] = {
     "malloc": _malloc,
     "free": _free,
 }
+PARAMETERS = {
+    "vprintf": ((4,), (8, 8)),
+    "__assertfail": ((), (8, 8, 4, 8, 8)),
+    "malloc": ((8,), (8,)),
+    "free": ((), (8,)),
+}
+"""Bytes of the results and of the parameters of each."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, tensor, warp
-from cudakit.sim.instructions.calls import SYSTEM_CALLS
+from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
 from cudakit.sim.instructions.emitter import Builder, Emitter
 from cudakit.sim.instructions.params import addressed, keep_param
 from cudakit.sim.instructions.warp import end_with_barrier, sync_of
@@ -34,7 +34,6 @@ from cudakit.sim.lockstep.program import (
 from cudakit.sim.lockstep.sites import Sites
 from cudakit.sim.ptx.ir import (
     Address,
-    Immediate,
     Instruction,
     Label,
     PtxError,
@@ -47,7 +46,7 @@ from cudakit.sim.ptx.ir import (
     refused,
 )
 from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
-from cudakit.sim.ptx.signatures import check_operands
+from cudakit.sim.ptx.signatures import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
@@ -76,6 +75,7 @@ class Compiler:
         for label, place in function.labels.items():
             labels.setdefault(place, []).append(label)
         for instruction in function.instructions:
+            name_space(instruction, emitter.space_of)
             try:
                 self._check(instruction)
             except PtxError as error:
@@ -244,16 +244,17 @@ class Compiler:
         params = params if isinstance(params, tuple) else ()
         arguments = [emitter.slots[p.name] for p in params if isinstance(p, (Symbol, Register))]
         results = [emitter.slots[p.name] for p in returns if isinstance(p, (Symbol, Register))]
-        if any(isinstance(p, (Register, Immediate)) for p in (*params, *returns)):
-            raise refused(instruction, "calls that pass registers instead of .param variables are not supported")
+        target = emitter.module.functions.get(callee.name)
         system = SYSTEM_CALLS.get(callee.name)
-        if system is not None:
+        if system is not None and target is not None and not target.body:
+            sizes = tuple(tuple(v.size for v in side) for side in (target.returns, target.params))
+            if sizes != PARAMETERS[callee.name]:
+                raise PtxError(f"{callee.name} is declared with parameters that it does not have")
             emitter.program.symbols.add(callee.name)
             values = ", ".join(f"r[{slot}]" for slot in arguments)
             call = f"{emitter.bind(system(emitter, instruction))}(f, ({values},))"
             current.lines.append(f"r[{results[0]}] = {call}" if results else call)
             return
-        target = emitter.module.functions.get(callee.name)
         if target is None or not target.body:
             raise UnsupportedPtx(
                 f"PTX line {instruction.line}: call of {callee.name!r}, which this module declares but does not define",

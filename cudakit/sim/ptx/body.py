@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cudakit.sim.ptx.declarations import SPACES, Declarations, type_bytes
+from cudakit.sim.ptx.declarations import OPERAND_TYPES, SPACES, Declarations, type_bytes
 from cudakit.sim.ptx.ir import (
     CARRY,
     Address,
@@ -17,6 +17,7 @@ from cudakit.sim.ptx.ir import (
     Operand,
     Pair,
     Prototype,
+    PtxError,
     PtxFunction,
     Register,
     Special,
@@ -25,19 +26,18 @@ from cudakit.sim.ptx.ir import (
     Vector,
 )
 from cudakit.sim.ptx.opcodes import carry_of
+from cudakit.sim.ptx.passing import RegisterParameters, linked
 
 _SPECIAL = re.compile(
     r"%(?:(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)(?:\.[xyz])?"
     r"|laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank|is_explicit_cluster"
-    r"|lanemask_(?:eq|le|lt|ge|gt)|clock|clock_hi|clock64|pm\d(?:_64)?|envreg\d+|globaltimer(?:_lo|_hi)?"
+    r"|lanemask_(?:eq|le|lt|ge|gt)|clock|clock_hi|clock64|pm\d(?:_64)?|envreg(?:[12]?\d|3[01])|globaltimer(?:_lo|_hi)?"
     r"|reserved_smem_offset_\w+|total_smem_size|aggr_smem_size|dynamic_smem_size|current_graph_exec)"
 )
 
 _COMPONENTS = ("x", "y", "z", "w")
-# types of operands that registers cannot have
-_OPERAND_TYPES = ("bf16", "bf16x2", "tf32", "u16x2", "s16x2")
 # nested scopes of a function
-_DEEPEST = 2000
+_DEEPEST = 1600
 # operands of an instruction, and elements of a vector: wgmma has 128
 _MOST = 256
 
@@ -88,6 +88,7 @@ class Body:
         # (instruction, enclosing scopes, text offset); their labels are resolved when all are known
         self.pending: list[tuple[Instruction, tuple[int, ...], int]] = []
         self.lists: list[tuple[str, tuple[int, ...], list[str], int]] = []
+        self.variables = {variable.name: variable for variable in (*function.params, *function.returns)}
         names = self.scopes[0].names
         for variable in (*function.params, *function.returns):
             if variable.name in names:
@@ -96,6 +97,10 @@ class Body:
                 names[variable.name] = Register(variable.name, variable.type)
             else:
                 names[variable.name] = Symbol(variable.name)
+        self.registers = RegisterParameters(function)
+        function.instructions.extend(self.registers.loads(function.line))
+        for register, _ in (*self.registers.taken, *self.registers.returned):
+            function.registers[register.name] = register.type
 
     def read(self) -> None:
         tokens, function = self.tokens, self.function
@@ -120,6 +125,7 @@ class Body:
                 self.instruction()
             else:
                 self.label()
+        function.instructions.extend(self.registers.stores(Instruction("ret", (), (), line=tokens.line())))
         for owner, numbers, names, start in self.lists:
             function.branch_targets[owner] = [self.resolve_label(name, numbers, start) for name in names]
         for instruction, numbers, start in self.pending:
@@ -247,7 +253,7 @@ class Body:
         if word == ".loc":
             self.loc()
         elif word == ".reg":
-            self.registers()
+            self.register_list()
         elif word in SPACES:
             start = tokens.starts[tokens.position]
             for variable in self.declarations.variable_list(word[1:]):
@@ -256,6 +262,7 @@ class Body:
                 if name in scope.names or (scope.families and scope.member(name) is not None):
                     raise tokens.error(f"{name!r} is declared twice", start)
                 variable.name = self.unique(name)
+                self.variables[variable.name] = variable
                 scope.names[name] = Symbol(variable.name)
                 self.function.variables.append(variable)
         elif word == ".pragma":
@@ -265,7 +272,7 @@ class Body:
             tokens.position -= 1
             raise tokens.error(f"unknown directive {word!r}")
 
-    def registers(self) -> None:
+    def register_list(self) -> None:
         """``.reg .b32 %r<9>, %a;`` and ``.reg .v4 .f32 %v;``."""
         tokens, scope = self.tokens, self.scopes[-1]
         if tokens.accept(".align"):
@@ -275,7 +282,7 @@ class Body:
             raise tokens.error(f"expected a type, found {tokens.peek!r}")
         kind = tokens.next()[1:]
         size = type_bytes(kind)
-        if size is None or size > 16 or kind in _OPERAND_TYPES:
+        if size is None or size > 16 or kind in OPERAND_TYPES:
             tokens.position -= 1
             raise UnsupportedPtx(str(tokens.error(f"registers of type .{kind} are not supported")), tokens.line())
         if lanes > 1 and (lanes * size > 16 or kind == "pred"):
@@ -301,6 +308,7 @@ class Body:
         tokens = self.tokens
         file, line, column = tokens.count(), tokens.count(), tokens.count()
         function: str | None = None
+        label = ""
         inlined: Location | None = None
         while tokens.accept(","):
             word = tokens.name()
@@ -308,10 +316,14 @@ class Body:
                 label = tokens.name()
                 offset = tokens.integer() if tokens.accept("+") else 0
                 function = self.strings.get((label, offset))
-            elif word == "inlined_at":
+                if tokens.peek != ",":
+                    raise tokens.error("function_name of .loc needs inlined_at")
+            elif word == "inlined_at" and label:
                 place = (tokens.count(), tokens.count(), tokens.count())
                 # the call's place is described by the latest .loc with the same numbers
-                inlined = self.locations.get(place) or Location(*place)
+                inlined = self.locations.get(place)
+                if inlined is None:
+                    raise tokens.error(f"no .loc {place[0]} {place[1]} {place[2]} before, which inlined_at names")
             else:
                 raise tokens.error(f"unknown attribute {word!r} of .loc")
         key = (file, line, column, function, inlined)
@@ -361,7 +373,12 @@ class Body:
             tokens.line(start),
             " ".join(tokens.text[start : end + 1].split()),
         )
-        self.function.instructions.append(instruction)
+        if opcode == "ret":
+            self.function.instructions.extend(self.registers.stores(instruction))
+        if opcode == "call":
+            self.link(instruction, start)
+        else:
+            self.function.instructions.append(instruction)
         if any(carry_of(instruction)):
             self.function.registers[CARRY.name] = CARRY.type
         if opcode == "bra":
@@ -384,6 +401,25 @@ class Body:
             else:
                 operands.append(self.named())
         return operands
+
+    def link(self, call: Instruction, start: int) -> None:
+        """Add a call, with its registers moved to variables and back."""
+        function, callee = self.function, call.operands[1]
+        if not isinstance(callee, Symbol) or len(call.operands) > 3:
+            # an indirect call
+            function.instructions.append(call)
+            return
+        target = self.declarations.functions.get(callee.name)
+        if target is None or target.entry:
+            why = "a kernel" if target is not None else "not a function that is declared before"
+            raise self.tokens.error(f"call of {callee.name!r}, which is {why}", start)
+        try:
+            instructions, variables = linked(call, target, self.variables)
+        except PtxError as error:
+            raise self.tokens.error(str(error), start) from None
+        function.instructions.extend(instructions)
+        function.variables.extend(variables)
+        self.variables.update({variable.name: variable for variable in variables})
 
     def arguments(self) -> tuple[Operand | None, ...]:
         tokens = self.tokens

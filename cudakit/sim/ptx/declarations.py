@@ -7,12 +7,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cudakit.sim.ptx.ir import Immediate, UnsupportedPtx, Variable
+from cudakit.sim.ptx.ir import Immediate, PtxFunction, UnsupportedPtx, Variable
 from cudakit.sim.ptx.opcodes import TEXTURES
 from cudakit.sim.ptx.tokens import Tokens, float_value
 
 SPACES = frozenset((".reg", ".local", ".shared", ".param", ".const", ".global"))
 _POINTED = (".global", ".const", ".shared", ".local", ".param")
+# types of operands, which variables and registers cannot have
+OPERAND_TYPES = ("bf16", "bf16x2", "tf32", "u16x2", "s16x2")
 # bytes of the widest vector
 _WIDEST = 16
 LARGEST = {
@@ -37,6 +39,7 @@ class Declarations:
         self.used_symbols: dict[str, int] = {}
         # the state spaces of the module's variables, and its functions as "func", so far
         self.spaces: dict[str, str] = {}
+        self.functions: dict[str, PtxFunction] = {}
 
     def variable_list(self, space: str, extern: bool = False) -> list[Variable]:
         """The variables of a declaration, from after the state space to the semicolon."""
@@ -53,6 +56,8 @@ class Declarations:
         line, start = tokens.line(), tokens.starts[tokens.position]
         align, lanes, kind = (like.align, 1, like.type) if like is not None else self._type(space)
         element = type_bytes(kind)
+        if kind in OPERAND_TYPES or (space == "param" and kind == "f16x2"):
+            raise tokens.error(f"no variable of .{space} has the type .{kind}, which only instructions have", start)
         if element is None:
             why = f": {TEXTURES}" if kind in ("texref", "samplerref", "surfref") else ""
             raise UnsupportedPtx(str(tokens.error(f"variables of type .{kind} are not supported{why}")), line)
@@ -298,8 +303,8 @@ def type_bytes(kind: str) -> int | None:
     packed = {"f16x2": 4, "bf16x2": 4, "bf16": 2, "tf32": 4, "pred": 1}
     if kind in packed:
         return packed[kind]
-    match = re.fullmatch(r"[bsuf](8|16|32|64|128)", kind)
-    return int(match.group(1)) // 8 if match else None
+    match = re.fullmatch(r"[bsu](8|16|32|64)|f(16|32|64)|b128", kind)
+    return int(kind[1:]) // 8 if match else None
 
 
 def _float_bytes(literal: Immediate, size: int) -> bytes:

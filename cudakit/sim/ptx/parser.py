@@ -66,7 +66,8 @@ _OPTIONS = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 _TARGET = re.compile(r"(?:sm|compute)_(\d+)([af]?)")
 # chips older than the first of these are not simulated, nor are instructions that need later ones
 _CHIPS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-_LATEST = (9, 5)
+# the last minor version of each major version
+_VERSIONS = {1: 5, 2: 3, 3: 2, 4: 3, 5: 1, 6: 5, 7: 8, 8: 8, 9: 5}
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
@@ -93,6 +94,9 @@ class _PtxParser:
         self.declarations = Declarations(self.tokens)
         self.strings = _debug_strings(self.tokens.text)
         self.result = PtxModule("", "", 64)
+        self.declarations.functions = self.result.functions
+        # functions declared without .extern: name to text offset
+        self.undefined: dict[str, int] = {}
         self.body: Body | None = None
 
     # ---- the module ----
@@ -103,8 +107,6 @@ class _PtxParser:
         while word := tokens.peek:
             if word in (".entry", ".func") or word in _LINKAGE or word in SPACES:
                 self.declaration()
-            elif word == ".target":
-                self.target()
             elif word == ".file":
                 self.file()
             elif word == ".section":
@@ -117,6 +119,9 @@ class _PtxParser:
                 self.alias()
             else:
                 raise tokens.error(f"unknown directive {word!r}")
+        for name, start in self.undefined.items():
+            if not result.functions[name].body:
+                raise tokens.error(f"{name!r} is declared but not defined, and not .extern", start)
         self.declarations.check_size("const", result.variables.values())
         for name, start in self.declarations.used_symbols.items():
             if name not in result.functions and name not in result.variables:
@@ -131,12 +136,15 @@ class _PtxParser:
         result.version = tokens.next()
         major, dot, minor = result.version.partition(".")
         known = dot and major.isdigit() and minor.isdigit() and len(result.version) < 8
-        if not known or not (1, 0) <= (int(major), int(minor)) <= _LATEST:
+        if not known or int(minor) > _VERSIONS.get(int(major), -1):
             tokens.position -= 1
-            raise tokens.error(f"unknown .version {result.version}: known are 1.0 to {_LATEST[0]}.{_LATEST[1]}")
+            raise tokens.error(f"unknown .version {result.version[:20]}: the latest is 9.{_VERSIONS[9]}")
         if tokens.peek != ".target":
             raise tokens.error("no .target directive after .version")
-        self.target()
+        while tokens.peek == ".target":
+            self.target()
+        if tokens.peek == ".address_size" and (int(major), int(minor)) < (2, 3):
+            raise tokens.error(f".address_size needs .version 2.3, not {result.version}")
         if tokens.accept(".address_size"):
             if tokens.count() != 64:
                 tokens.position -= 1
@@ -260,6 +268,8 @@ class _PtxParser:
         declarations.spaces[name] = "func"
         if tokens.accept(";"):
             function.body = False
+            if linkage != ".extern":
+                self.undefined.setdefault(name, start)
             self.result.functions.setdefault(name, function)
             return
         tokens.expect("{")

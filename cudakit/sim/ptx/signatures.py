@@ -56,6 +56,20 @@ def check_operands(instruction: Instruction, space_of: Callable[[str], str]) -> 
         raise PtxError(f"{instruction.name}: {wrong}")
 
 
+def name_space(instruction: Instruction, space_of: Callable[[str], str]) -> None:
+    """Add the state space to a generic access of a variable by its name: that of the variable."""
+    memory = row_of(instruction).memory
+    if memory is None or not instruction.modifiers or spaces_of(instruction):
+        return
+    for place in {memory.reads, memory.writes}:
+        operand = instruction.operands[place] if place is not None and place < len(instruction.operands) else None
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            space = space_of(operand.base.name)
+            if space in ("global", "shared", "local"):
+                *first, last = instruction.modifiers
+                instruction.modifiers = (*first, space, last)
+
+
 # An operand's shape: its kind, then its properties.
 _Shape = tuple[object, ...]
 
@@ -67,7 +81,7 @@ def _shape(operand: Operand | None, space_of: Callable[[str], str]) -> _Shape:
         return ("literal", operand.type, operand.bits)
     if isinstance(operand, Address):
         base = operand.base
-        return ("address", *(_shape(base, space_of) if base is not None else ("absolute",)))
+        return ("address", *(_shape(base, space_of) if base is not None else ("absolute",)), operand.offset == 0)
     if isinstance(operand, Vector):
         return ("vector", tuple(_shape(element, space_of) for element in operand.elements))
     if isinstance(operand, Symbol):
@@ -92,7 +106,7 @@ def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Sh
         text = text(modifiers)
     kind = next((m for m in reversed(modifiers) if bits_of(m)), "")
     if opcode == "mov":
-        return _wrong_move(kind, shapes)
+        return "" if _vector(modifiers) else _wrong_move(kind, shapes)
     counts = []
     for signature in text.split(";"):
         slots = signature.split()
@@ -102,6 +116,8 @@ def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Sh
     else:
         return f"it takes {' or '.join(map(str, sorted({*counts})))} operands, got {len(shapes)}"
     spaces = spaces_of(instruction)
+    if "param" in (space.partition("::")[0] for space in spaces) and _ORDERS & {*modifiers}:
+        return "parameters have no memory order"
     place = 0
     for number, (slot, shape) in enumerate(zip(slots, shapes, strict=True), 1):
         space = spaces[min(place, len(spaces) - 1)].partition("::")[0] if spaces else ""
@@ -131,7 +147,9 @@ def _mismatch(slot: str, shape: _Shape, space: str) -> str:
 
 def _wrong_symbol(shape: _Shape, space: str) -> str:
     """The reason why an operand is not the address of a variable, with or without an offset."""
-    found = shape[2] if shape[:2] == ("address", "symbol") else shape[1] if shape[0] == "symbol" else ""
+    # [name] is an address without an offset
+    sum_ = shape[:2] == ("address", "symbol") and not shape[3]
+    found = shape[2] if sum_ else shape[1] if shape[0] == "symbol" else ""
     return "" if found and found == (space or "shared") else f"must be a register or a variable of .{space}"
 
 
@@ -150,12 +168,12 @@ def _wrong_move(kind: str, shapes: tuple[_Shape, ...]) -> str:
         return (
             "" if special_fits(str(source[1]), kind) else f"operand 2 is a special register that does not fit .{kind}"
         )
-    if source[0] == "symbol" or source[:2] == ("address", "symbol"):
-        space = str(source[-1])
+    if source[0] == "symbol" or (source[:2] == ("address", "symbol") and not source[3]):
+        space = str(source[1] if source[0] == "symbol" else source[2])
         whole = bits_of(kind) == 64 or space in ("shared", "local", "param")
         return "" if whole and kind[0] in "bus" else f"operand 2 is an address, which does not fit .{kind}"
-    if source[:2] == ("address", "register"):
-        source = source[1:]
+    if source[:2] == ("address", "register") and not source[3]:
+        source = source[1:3]
     if kind == "pred":
         wrong = _mismatch("p", source, "")
     else:
@@ -190,6 +208,7 @@ def special_fits(name: str, kind: str) -> bool:
 
 
 _FLOATS = ("f32", "f64")
+_ORDERS = frozenset(("volatile", "relaxed", "acquire", "release"))
 _MATCH = re.compile(r"(=?)(~?)([\w]+)([!?]?)(\|[pP])?")
 
 
@@ -206,9 +225,9 @@ def _wrong_value(slot: str, shape: _Shape) -> str:
         shape = ("register", first) if first is not None else ("sink",)
     if shape[0] == "sink":
         return "" if mark == "?" else "cannot be _"
-    if shape[0] == "vector" and kind == "b128":
-        # registers of 128 bits are pairs of 64
-        return "" if shape[1] == (("register", "b64"),) * 2 else "must be a register of .b128"
+    if shape[0] == "vector" and shape[1] == (("register", "b64"),) * 2 and (kind == "b128" or wider):
+        # registers of 128 bits are pairs of 64; the builder refuses them if they are not simulated here
+        return ""
     if shape[0] == "literal" and not written and mark != "!":
         return "" if literal_fits(str(shape[1]), kind) else f"is a literal that does not fit .{kind}"
     if shape[0] != "register":

@@ -41,8 +41,11 @@ _PRECEDENCE = {operator: level for level, operators in enumerate(_LEVELS, 1) for
 _FLOATS = ("f32", "f64")
 _CASTS = (".s64", ".u64")
 _WORD = (1 << 64) - 1
-# nested parentheses, signs and conditions of one constant expression
-_DEEPEST = 150
+# the signs of a constant expression, by their names among its pending operators
+_SIGNS = {"+": "plus", "-": "minus", "~": "not", "!": "no"}
+# open parentheses and signs, and nested conditions, of a constant expression
+_DEEPEST = 9900
+_CONDITIONS = 50
 
 
 class Tokens:
@@ -120,6 +123,8 @@ class Tokens:
     def count(self) -> int:
         """An unsigned integer of at most 32 bits, as directives and array bounds take it: no expression."""
         value = self.peek
+        if self.accept("WARP_SZ"):
+            return 32
         if not value[:1].isdigit() or (found := self.number(self.next())).type in _FLOATS:
             raise self.error(f"expected an integer, found {value!r}")
         if found.bits >= 1 << 32:
@@ -150,25 +155,69 @@ class Tokens:
 
     def literal(self) -> Immediate:
         """A literal or a constant expression. Integers have 64 bits and wrap."""
-        return self._expression(0, 0)
+        return self._expression(0)
 
-    def _expression(self, precedence: int, depth: int) -> Immediate:
-        left = self._unary(depth)
-        while (rank := _PRECEDENCE.get(operator := self.peek, 0)) > precedence:
-            self.position += 1
+    def _expression(self, depth: int) -> Immediate:
+        """Values and pending operators are in lists, so that parentheses may be nested deeply."""
+        values: list[Immediate] = []
+        pending: list[str] = []
+        parentheses = 0
+        while True:
+            token = self.next()
+            if token == "(" and self.peek in _CASTS:
+                pending.append(self.next())
+                self.expect(")")
+            elif token == "(" or token in _SIGNS:
+                pending.append("(" if token == "(" else _SIGNS[token])
+                parentheses += token == "("
+                if len(pending) > _DEEPEST:
+                    raise self.error(f"a constant expression is nested more than {_DEEPEST} deep")
+            else:
+                values.append(self._value(token))
+                while parentheses and self.peek == ")":
+                    self._reduce(values, pending, 0)
+                    pending.pop()
+                    parentheses -= 1
+                    self.position += 1
+                rank = _PRECEDENCE.get(self.peek, 0)
+                self._reduce(values, pending, rank)
+                if not rank:
+                    break
+                pending.append(self.next())
+                if pending[-1] == "?":
+                    if depth > _CONDITIONS:
+                        raise self.error(f"a constant expression has more than {_CONDITIONS} nested conditions")
+                    values.append(self._expression(depth + 1))
+                    self.expect(":")
+        if parentheses:
+            self.expect(")")
+        return values[0]
+
+    def _value(self, token: str) -> Immediate:
+        if token == "WARP_SZ":
+            return Immediate(32, "s64")
+        if token[0].isdigit() or (token[0] == "." and token[1].isdigit()):
+            return self.number(token)
+        self.position -= 1
+        raise self.error(f"expected a literal, found {token!r}")
+
+    def _reduce(self, values: list[Immediate], pending: list[str], rank: int) -> None:
+        """Apply the pending operators that bind at least as tightly as an operator of this rank, up to a
+        parenthesis."""
+        while pending and pending[-1] != "(":
+            operator = pending[-1]
+            binary = _PRECEDENCE.get(operator, 0)
+            if binary and (binary < rank or (operator == "?" and rank == 1)):
+                return
+            pending.pop()
             if operator == "?":
-                yes = self._expression(0, self._deeper(depth))
-                self.expect(":")
-                no = self._expression(0, self._deeper(depth))
-                left = yes if left.bits else no
-                continue
-            left = self._binary(operator, left, self._expression(rank, self._deeper(depth)))
-        return left
-
-    def _deeper(self, depth: int) -> int:
-        if depth >= _DEEPEST:
-            raise self.error(f"a constant expression is nested more than {_DEEPEST} deep")
-        return depth + 1
+                no, yes, condition = values.pop(), values.pop(), values.pop()
+                values.append(yes if condition.bits else no)
+            elif binary:
+                right, left = values.pop(), values.pop()
+                values.append(self._binary(operator, left, right))
+            else:
+                values.append(self._signed(operator, values.pop()))
 
     def _binary(self, operator: str, left: Immediate, right: Immediate) -> Immediate:
         if left.type in _FLOATS or right.type in _FLOATS:
@@ -200,41 +249,18 @@ class Tokens:
         results = {"+": a + b, "-": a - b, "*": a * b}
         return _double(a / b if operator == "/" else results[operator])
 
-    def _unary(self, depth: int) -> Immediate:
-        signs = []
-        while self.peek in ("+", "-", "~", "!") or (self.peek == "(" and self.after in _CASTS):
-            if self.peek == "(":
-                signs.append(self.after)
-                self.position += 2
-                self.expect(")")
-            else:
-                signs.append(self.next())
-        token = self.next()
-        if token == "(":
-            found = self._expression(0, self._deeper(depth))
-            self.expect(")")
-        elif token == "WARP_SZ":
-            found = Immediate(32, "s64")
-        elif token[0].isdigit() or (token[0] == "." and token[1].isdigit()):
-            found = self.number(token)
-        else:
-            self.position -= 1
-            raise self.error(f"expected a literal, found {token!r}")
-        for sign in reversed(signs):
-            found = self._signed(sign, found)
-        return found
-
     def _signed(self, sign: str, value: Immediate) -> Immediate:
+        """A value after a sign or a cast."""
         if value.type in _FLOATS:
-            if sign not in ("+", "-"):
-                raise self.error(f"{sign!r} takes an integer")
+            if sign not in ("plus", "minus"):
+                raise self.error("only + and - take floats")
             bit = 1 << (31 if value.type == "f32" else 63)
-            return Immediate(value.bits ^ (bit if sign == "-" else 0), value.type)
+            return Immediate(value.bits ^ (bit if sign == "minus" else 0), value.type)
         if sign in _CASTS:
             return _wrapped(value.bits, sign == ".u64")
-        bits = {"+": value.bits, "-": -value.bits, "~": ~value.bits, "!": int(not value.bits)}[sign]
+        bits = {"plus": value.bits, "minus": -value.bits, "not": ~value.bits, "no": int(not value.bits)}[sign]
         # -9223372036854775808 is signed
-        return _wrapped(bits, value.type == "u64" and not (sign == "-" and value.bits == 1 << 63))
+        return _wrapped(bits, value.type == "u64" and not (sign == "minus" and value.bits == 1 << 63))
 
     def number(self, token: str) -> Immediate:
         """An unsigned numeric token, the last one taken, as an ``Immediate``."""

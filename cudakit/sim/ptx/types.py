@@ -28,8 +28,8 @@ def bits_of(kind: str) -> int:
     """Bits of a type; 1 for pred, 0 if it is unknown."""
     found = _WIDTHS.get(kind)
     if found is None:
-        match = re.fullmatch(r"[bsuf](8|16|32|64|128)", kind)
-        found = _WIDTHS[kind] = int(match.group(1)) if match and kind not in ("f8", "f128") else 0
+        match = re.fullmatch(r"[bsu](8|16|32|64)|f(16|32|64)|b128", kind)
+        found = _WIDTHS[kind] = int(kind[1:]) if match else 0
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.ptx.ir import Register
+from cudakit.sim.ptx.ir import PtxError, Register
 from cudakit.sim.values.floats import rectify16, saturate16, saturate32
 from cudakit.sim.values.lanewise import (
     F16,
@@ -65,6 +65,7 @@ def _cvt(spec: Spec) -> Form:
     target = spec.kind(*_INTEGERS, *_FLOATS, *_PAIRS, "tf32")
     if target == "tf32" or target in _PAIRS or source in _PAIRS:
         return _packed(spec, target, source)
+    _check_rounding(spec, target, source)
     # registers may be wider than the types: a source's upper bits are ignored, a destination's are extended
     into = _register_kind(spec.destinations[0], target)
     taken = _register_kind(spec.sources[0], source)
@@ -87,6 +88,20 @@ def _cvt(spec: Spec) -> Form:
         extended = SIGNED[width(into) if width(into) > 8 else 16] if target.startswith("s") else register
         return Form(lambda operands: run(operands[0]).astype(extended).view(register), (into,), (taken,))
     return Form(lambda operands: run(operands[0]), (into,), (taken,))
+
+
+def _check_rounding(spec: Spec, target: str, source: str) -> None:
+    """Raise if a conversion that may be inexact has no rounding, or one that is exact has one."""
+    rounded = bool({*_MODES} & {*spec.rest})
+    if source in _INTEGERS:
+        needed = target not in _INTEGERS
+    elif target in _INTEGERS or (target, source) in (("bf16", "f16"), ("f16", "bf16"), ("f32", "bf16")):
+        # integers have roundings of their own; these pairs may have one
+        return
+    else:
+        needed = width(target) < width(source)
+    if rounded != needed:
+        raise PtxError(f"{spec.instruction.name} {'needs a rounding such as .rn' if needed else 'is not rounded'}")
 
 
 def _register_kind(operand: Any, kind: str) -> str:
