@@ -113,6 +113,24 @@ def test_a_module_begins_with_a_known_version_and_target(opening):
     assert load(f"{opening}\n.entry k() {{ ret; }}")[0] == REFUSED
 
 
+@pytest.mark.parametrize(
+    ("target", "version", "line", "part"),
+    [
+        ("sm_75", "8.0", "cp.async.wait_all;", "needs sm_80, the module is for sm_75"),
+        ("sm_80", "8.0", "add.bf16 h1, h2, h3;", "needs sm_90, the module is for sm_80"),
+        ("sm_89", "8.0", "barrier.cluster.arrive;", "needs sm_90"),
+        ("sm_90", "8.0", "ld.mmio.relaxed.sys.global.u32 r1, [d1];", "needs PTX 8.2, the module has 8.0"),
+        ("sm_90a", "7.8", "", "functions for sm_90a need .version 8.0"),
+    ],
+)
+def test_an_instruction_needs_its_target_and_version(target, version, line, part):
+    text = HEAD.replace("LINE", line)
+    assert load(text)[0] == LOADED
+    verdict, message = load(text.replace("sm_90a", target).replace("8.8", version))
+    assert verdict == REFUSED
+    assert part in message
+
+
 def test_the_command_prints_a_mutant_and_counts_verdicts():
     run = [sys.executable, "-m", "tests.mutants"]
     shown = subprocess.run([*run, "--seed", "3", "--print"], cwd=ROOT, capture_output=True, text=True, check=True)

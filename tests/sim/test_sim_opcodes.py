@@ -16,6 +16,7 @@ from cudakit.sim.machine import loading
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.mix import CLASSES
 from cudakit.sim.ptx.opcodes import BY_TYPE, LOAD, ROWS, STORE, UNKNOWN, name_of, row_of
+from cudakit.sim.ptx.signatures import SIGNATURES
 from cudakit.sim.values import arithmetic
 
 BUILDERS = set(lowering.BUILDERS)
@@ -84,6 +85,19 @@ def test_a_row_has_a_builder_or_ends_a_block_or_says_why_it_is_refused(name, row
         assert row.ends is None
     else:
         assert (row.ends is not None) != bool({name, opcode} & (BUILDERS | LANEWISE))
+
+
+@EACH
+def test_what_is_executed_has_its_operands_checked(name, row):
+    """By a signature, by the form of a lane-wise instruction, or in the parser; others have no operands."""
+    opcode = name.partition(".")[0]
+    known = {name, opcode} & {*SIGNATURES}
+    if row.refusal is None and not known:
+        assert opcode in LANEWISE or opcode == "call" or row.bounds == (0, 0)
+    if known and row.refusal is None and opcode != "mov":
+        signature = SIGNATURES.get(name) or SIGNATURES[opcode]
+        text = signature(tuple(name.split(".")[1:])) if callable(signature) else signature
+        assert all(row.counts(len(part.split())) for part in text.split(";"))
 
 
 def test_a_builder_has_a_row_and_a_name_one_builder():

@@ -32,6 +32,7 @@ from cudakit.sim.lockstep.program import (
     writes_of,
 )
 from cudakit.sim.lockstep.sites import Sites
+from cudakit.sim.ptx.gates import architecture_of, check_gates, version_of
 from cudakit.sim.ptx.ir import (
     Address,
     Instruction,
@@ -46,7 +47,7 @@ from cudakit.sim.ptx.ir import (
     refused,
 )
 from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
-from cudakit.sim.ptx.signatures import check_operands, name_space
+from cudakit.sim.ptx.operand_checks import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
@@ -66,6 +67,7 @@ class Compiler:
     ) -> None:
         self.function = function
         self.explain = explain
+        self.architecture, self.version = architecture_of(module.target), version_of(module.version)
         self.emitter = Emitter(function, module, sites, address_of)
 
     def compile(self) -> Program:
@@ -155,6 +157,7 @@ class Compiler:
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
         if row.forms is not None and not re.fullmatch(row.forms, ".".join(instruction.modifiers)):
             raise refused(instruction, "unknown form")
+        check_gates(instruction, self.architecture, self.version)
         check_operands(instruction, self.emitter.space_of)
 
     def _lines(self, instruction: Instruction) -> list[str]:

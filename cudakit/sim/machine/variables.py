@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.ptx.ir import PtxModule, UnsupportedPtx, Variable
+from cudakit.sim.ptx.ir import PtxError, PtxModule, UnsupportedPtx, Variable
 
 
 class ModuleVariables(Mapping[str, "tuple[int, int]"]):
@@ -28,10 +28,16 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
         if variable.extern:
             raise UnsupportedPtx(f"{variable.name!r} is declared extern but is not defined")
         kind = "constant" if variable.space == "const" else "global"
-        allocation = self.space.allocate(max(variable.size, 1), kind, f"as the variable {variable.name!r}")
+        try:
+            allocation = self.space.allocate(max(variable.size, 1), kind, f"as the variable {variable.name!r}")
+        except MemoryError:
+            why = f"this computer has no memory for {variable.name!r} of {variable.size:,} bytes"
+            raise PtxError(f"PTX line {variable.line}: {why}", variable.line) from None
         self._placed[variable.name] = allocation.address
         data = variable.initial or b""
-        allocation.data[:] = 0
+        if allocation.data[0]:
+            # large memory is zero already, and the system provides it when it is used
+            allocation.data[:] = 0
         allocation.data[: len(data)] = np.frombuffer(data, np.uint8)
         for offset, symbol, addend, _ in variable.relocations:
             target = self.module.variables.get(symbol)

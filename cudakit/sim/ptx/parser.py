@@ -6,6 +6,7 @@ import re
 
 from cudakit.sim.ptx.body import Body
 from cudakit.sim.ptx.declarations import SPACES, Declarations, type_bytes
+from cudakit.sim.ptx.gates import oldest_version, version_of
 from cudakit.sim.ptx.ir import (
     CARRY,
     Address,
@@ -275,6 +276,9 @@ class _PtxParser:
         tokens.expect("{")
         if linkage == ".extern":
             raise tokens.error(f"{name!r} is .extern: it cannot have a body", start)
+        oldest = oldest_version(self.result.target)
+        if version_of(self.result.version) < oldest:
+            raise tokens.error(f"functions for {self.result.target} need .version {oldest[0]}.{oldest[1]}", start)
         self.result.functions[name] = function
         self.body = Body(declarations, self.strings, function)
         self.body.read()

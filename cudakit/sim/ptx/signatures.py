@@ -1,4 +1,4 @@
-"""The operands of each instruction, and their check before the instruction is compiled.
+"""The operands that each instruction takes.
 
 A signature is a text: the operands in order, separated by spaces; several signatures, separated by semicolons, if the
 number of operands varies.
@@ -21,282 +21,11 @@ here: their forms (sim/values) contain the types of all operands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import lru_cache
-
-from cudakit.sim.ptx.ir import (
-    Address,
-    Immediate,
-    Instruction,
-    Label,
-    Negated,
-    Operand,
-    Pair,
-    PtxError,
-    Register,
-    Special,
-    Symbol,
-    Vector,
-)
-from cudakit.sim.ptx.opcodes import name_of, row_of, spaces_of
-from cudakit.sim.ptx.types import bits_of, fits, fits_wider, literal_fits, vector_type
 
 _MMA_TYPES = ("f16", "bf16", "tf32", "f32", "f64", "s32", "e4m3", "e5m2", "s8", "u8", "s4", "u4", "b1")
 # registers of an element type in fragments of matrices, for mma; wmma
 _FRAGMENTS = {"f16": "f16x2", "bf16": "bf16x2", "tf32": "tf32", "f32": "f32", "f64": "f64", "s32": "s32"}
-
-
-def check_operands(instruction: Instruction, space_of: Callable[[str], str]) -> None:
-    """Raise PtxError if the operands do not fit the instruction. ``space_of`` returns the state space of a symbol,
-    "func" for a function and "" for an unknown one."""
-    shapes = tuple(_shape(operand, space_of) for operand in instruction.operands)
-    wrong = _wrong(name_of(instruction), instruction.opcode, instruction.modifiers, shapes)
-    if wrong:
-        raise PtxError(f"{instruction.name}: {wrong}")
-
-
-def name_space(instruction: Instruction, space_of: Callable[[str], str]) -> None:
-    """Add the state space to a generic access of a variable by its name: that of the variable."""
-    memory = row_of(instruction).memory
-    if memory is None or not instruction.modifiers or spaces_of(instruction):
-        return
-    for place in {memory.reads, memory.writes}:
-        operand = instruction.operands[place] if place is not None and place < len(instruction.operands) else None
-        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
-            space = space_of(operand.base.name)
-            if space in ("global", "shared", "local"):
-                *first, last = instruction.modifiers
-                instruction.modifiers = (*first, space, last)
-
-
-# An operand's shape: its kind, then its properties.
-_Shape = tuple[object, ...]
-
-
-def _shape(operand: Operand | None, space_of: Callable[[str], str]) -> _Shape:
-    if isinstance(operand, Register):
-        return ("register", operand.type)
-    if isinstance(operand, Immediate):
-        return ("literal", operand.type, operand.bits)
-    if isinstance(operand, Address):
-        base = operand.base
-        return ("address", *(_shape(base, space_of) if base is not None else ("absolute",)), operand.offset == 0)
-    if isinstance(operand, Vector):
-        return ("vector", tuple(_shape(element, space_of) for element in operand.elements))
-    if isinstance(operand, Symbol):
-        return ("symbol", space_of(operand.name))
-    if isinstance(operand, Pair):
-        return ("pair", operand.first and operand.first.type, operand.second and operand.second.type)
-    if isinstance(operand, Negated):
-        return ("negated",)
-    if isinstance(operand, Special):
-        return ("special", operand.name)
-    return ("label",) if isinstance(operand, Label) else ("sink",) if operand is None else ("other",)
-
-
-@lru_cache(maxsize=8192)
-def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Shape, ...]) -> str:
-    """The reason why operands do not fit an instruction; "" if they fit."""
-    instruction = Instruction(opcode, modifiers, ())
-    text = SIGNATURES.get(name) or SIGNATURES.get(opcode)
-    if text is None or not row_of(instruction).counts(len(shapes)):
-        return ""
-    if callable(text):
-        text = text(modifiers)
-    kind = next((m for m in reversed(modifiers) if bits_of(m)), "")
-    if opcode == "mov":
-        return "" if _vector(modifiers) else _wrong_move(kind, shapes)
-    counts = []
-    for signature in text.split(";"):
-        slots = signature.split()
-        counts.append(len(slots))
-        if len(slots) == len(shapes):
-            break
-    else:
-        return f"it takes {' or '.join(map(str, sorted({*counts})))} operands, got {len(shapes)}"
-    spaces = spaces_of(instruction)
-    if "param" in (space.partition("::")[0] for space in spaces) and _ORDERS & {*modifiers}:
-        return "parameters have no memory order"
-    place = 0
-    for number, (slot, shape) in enumerate(zip(slots, shapes, strict=True), 1):
-        space = spaces[min(place, len(spaces) - 1)].partition("::")[0] if spaces else ""
-        place += slot == "@"
-        wrongs = [_mismatch(part, shape, space) for part in slot.replace("$", kind or "b32").split("/")]
-        if all(wrongs):
-            return f"operand {number} {wrongs[0]}"
-    return ""
-
-
-def _mismatch(slot: str, shape: _Shape, space: str) -> str:
-    if slot == "@":
-        return _wrong_address(shape, space)
-    if slot == "&":
-        return _wrong_symbol(shape, space)
-    if slot[0] == "#":
-        return _wrong_literal(slot[1:], shape)
-    if slot == "p":
-        literal = shape[0] == "literal" and shape[1] not in _FLOATS
-        return "" if literal or shape[0] == "negated" or shape == ("register", "pred") else "must be a predicate"
-    if slot == "L":
-        return "" if shape[0] == "label" else "must be a label"
-    if slot[0] == "{":
-        return _wrong_vector(slot[1:-1], shape)
-    return _wrong_value(slot, shape)
-
-
-def _wrong_symbol(shape: _Shape, space: str) -> str:
-    """The reason why an operand is not the address of a variable, with or without an offset."""
-    # [name] is an address without an offset
-    sum_ = shape[:2] == ("address", "symbol") and not shape[3]
-    found = shape[2] if sum_ else shape[1] if shape[0] == "symbol" else ""
-    return "" if found and found == (space or "shared") else f"must be a register or a variable of .{space}"
-
-
-def _wrong_move(kind: str, shapes: tuple[_Shape, ...]) -> str:
-    """mov also takes special registers and addresses of variables, and packs and unpacks vectors."""
-    target, source = shapes
-    if kind == "b128" or not kind:
-        return ""
-    vectors = [shape for shape in shapes if shape[0] == "vector"]
-    if vectors:
-        return _wrong_packing(kind, target, source)
-    wrong = _wrong_value(f"={kind}", target)
-    if wrong:
-        return f"operand 1 {wrong}"
-    if source[0] == "special":
-        return (
-            "" if special_fits(str(source[1]), kind) else f"operand 2 is a special register that does not fit .{kind}"
-        )
-    if source[0] == "symbol" or (source[:2] == ("address", "symbol") and not source[3]):
-        space = str(source[1] if source[0] == "symbol" else source[2])
-        whole = bits_of(kind) == 64 or space in ("shared", "local", "param")
-        return "" if whole and kind[0] in "bus" else f"operand 2 is an address, which does not fit .{kind}"
-    if source[:2] == ("address", "register") and not source[3]:
-        source = source[1:3]
-    if kind == "pred":
-        wrong = _mismatch("p", source, "")
-    else:
-        wrong = _wrong_value(kind, source)
-    return f"operand 2 {wrong}" if wrong else ""
-
-
-def _wrong_packing(kind: str, target: _Shape, source: _Shape) -> str:
-    vector, scalar = (target, source) if target[0] == "vector" else (source, target)
-    if scalar[0] == "vector":
-        return "either operand may be a vector, not both"
-    if kind[0] != "b":
-        return f"a vector is packed into .b{bits_of(kind)}, not .{kind}"
-    elements = vector[1]
-    assert isinstance(elements, tuple)
-    if len(elements) not in (1, 2, 4, 8):
-        return f"no vector has {len(elements)} elements"
-    written = "=" if vector is target else ""
-    wrong = _wrong_vector(f"{written}b{bits_of(kind) // len(elements)}{'?' if written else ''}", vector)
-    if wrong:
-        return f"the vector {wrong}"
-    wrong = _wrong_value(f"{'' if written else '='}{kind}", scalar)
-    return f"the other operand {wrong}" if wrong else ""
-
-
-def special_fits(name: str, kind: str) -> bool:
-    """Whether a special register can be an operand of an integer type."""
-    if "explicit_cluster" in name:
-        return kind == "pred"
-    wide = name.endswith("64") or name in ("%globaltimer", "%gridid", "%current_graph_exec")
-    return kind[0] in "bus" and bits_of(kind) in ((64,) if wide else (16, 32))
-
-
-_FLOATS = ("f32", "f64")
-_ORDERS = frozenset(("volatile", "relaxed", "acquire", "release"))
-_MATCH = re.compile(r"(=?)(~?)([\w]+)([!?]?)(\|[pP])?")
-
-
-def _wrong_value(slot: str, shape: _Shape) -> str:
-    match = _MATCH.fullmatch(slot)
-    assert match is not None, slot
-    written, wider, kind, mark, pair = match.groups()
-    if pair and shape[0] == "pair":
-        first, second = shape[1], shape[2]
-        if first is None and mark != "?":
-            return "must be a register, not _"
-        if second != "pred" and (second is not None or pair == "|P"):
-            return "must have a predicate after |"
-        shape = ("register", first) if first is not None else ("sink",)
-    if shape[0] == "sink":
-        return "" if mark == "?" else "cannot be _"
-    if shape[0] == "vector" and shape[1] == (("register", "b64"),) * 2 and (kind == "b128" or wider):
-        # registers of 128 bits are pairs of 64; the builder refuses them if they are not simulated here
-        return ""
-    if shape[0] == "literal" and not written and mark != "!":
-        return "" if literal_fits(str(shape[1]), kind) else f"is a literal that does not fit .{kind}"
-    if shape[0] != "register":
-        return f"must be a register of .{kind}"
-    holds = fits_wider if wider else fits
-    return "" if holds(str(shape[1]), kind) else f"is a register of .{shape[1]}, which does not fit .{kind}"
-
-
-def _wrong_vector(slot: str, shape: _Shape) -> str:
-    if shape[0] == "sink" and slot[-1] == "?" and slot[0] == "=":
-        return ""
-    if shape[0] != "vector":
-        return "must be a vector in braces"
-    elements = shape[1]
-    assert isinstance(elements, tuple)
-    match = _MATCH.fullmatch(slot)
-    assert match is not None, slot
-    written, wider, kind, mark, _ = match.groups()
-    types = [str(element[1]) for element in elements if element[0] == "register"]
-    if types:
-        joined = vector_type(types)
-        if not joined:
-            return "is a vector of registers of different types"
-        if not (fits_wider if wider else fits)(joined, kind):
-            return f"is a vector of .{joined}, which does not fit .{kind}"
-    elif written:
-        return "must contain a register"
-    for element in elements:
-        if element[0] == "register" or (element[0] == "sink" and mark == "?"):
-            continue
-        wrong = _wrong_value(f"{written}{wider}{kind}{mark}", element)
-        if wrong:
-            return f"has an element that {wrong}"
-    return ""
-
-
-def _wrong_literal(allowed: str, shape: _Shape) -> str:
-    if shape[0] != "literal" or shape[1] in _FLOATS:
-        return "must be a literal integer"
-    value = shape[2]
-    assert isinstance(value, int)
-    if ".." in allowed:
-        low, high = map(int, allowed.split(".."))
-        return "" if low <= value <= high else f"must be {low} to {high}, got {value}"
-    if allowed[:1] == "%":
-        return "" if value % int(allowed[1:]) == 0 else f"must be a multiple of {allowed[1:]}, got {value}"
-    if allowed and str(value) not in allowed.split(","):
-        return f"must be {allowed.replace(',', ' or ')}, got {value}"
-    return ""
-
-
-def _wrong_address(shape: _Shape, space: str) -> str:
-    if shape[0] != "address":
-        return "must be an address in brackets"
-    base, detail = shape[1], shape[2] if len(shape) > 2 else ""
-    if base == "absolute":
-        return "" if space == "local" else "is a constant address, which only .local has"
-    if base == "symbol":
-        if detail == space or (not space and detail in ("global", "shared", "local")):
-            return ""
-        return f"is a variable of .{detail}, not of .{space or 'global'}" if detail else "is not a variable"
-    if base != "register":
-        return "must have a register or a variable as its base"
-    bits = bits_of(str(detail))
-    if str(detail)[0] not in "bus" or bits < 32:
-        return f"has a base of .{detail}: addresses are integers of 32 or 64 bits"
-    if bits == 32 and space not in ("shared", "local", "const", "param"):
-        return "has a base of 32 bits: addresses of this state space have 64"
-    return ""
 
 
 def _matrices(modifiers: tuple[str, ...], roles: str) -> tuple[str, ...]:
@@ -334,28 +63,28 @@ def _wmma_store(modifiers: tuple[str, ...]) -> str:
     return f"@ {{{kind}!}}; @ {{{kind}!}} u32"
 
 
-def _vector(modifiers: tuple[str, ...]) -> bool:
+def is_vector(modifiers: tuple[str, ...]) -> bool:
     return bool({"v2", "v4", "v8"} & {*modifiers})
 
 
 def _load(modifiers: tuple[str, ...]) -> str:
-    target = "{=~$?}" if _vector(modifiers) else "=~$"
+    target = "{=~$?}" if is_vector(modifiers) else "=~$"
     return f"{target} @; {target} @ b64"
 
 
 def _store(modifiers: tuple[str, ...]) -> str:
-    value = "{~$}" if _vector(modifiers) else "~$"
+    value = "{~$}" if is_vector(modifiers) else "~$"
     return f"@ {value}; @ {value} b64"
 
 
 def _atom(modifiers: tuple[str, ...]) -> str:
-    if _vector(modifiers):
+    if is_vector(modifiers):
         return "{=$?} @ {$}; {=$?} @ {$} b64"
     return "=$? @ $ $; =$? @ $ $ b64" if "cas" in modifiers else "=$? @ $; =$? @ $ b64"
 
 
 def _red(modifiers: tuple[str, ...]) -> str:
-    return "@ {$}; @ {$} b64" if _vector(modifiers) else "@ $; @ $ b64"
+    return "@ {$}; @ {$} b64" if is_vector(modifiers) else "@ $; @ $ b64"
 
 
 def _cp_async(modifiers: tuple[str, ...]) -> str:
@@ -392,7 +121,7 @@ _THREADS = "#%32/u32!"
 
 SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "ld": _load,
-    "ldu": _load,
+    "ldu": lambda modifiers: _load(modifiers).partition(";")[0],
     "st": _store,
     "mov": "",
     "cvta": _cvta,

@@ -21,7 +21,7 @@ from cudakit.sim.ptx.ir import (
     UnsupportedPtx,
     Vector,
 )
-from cudakit.sim.ptx.signatures import special_fits
+from cudakit.sim.ptx.operand_checks import special_fits
 from cudakit.sim.ptx.types import fits, literal_fits
 from cudakit.sim.values import approximations, bits, conversions, floats, integers, selection, video
 from cudakit.sim.values.lanewise import BUILDERS, Form, Run, Spec, constant, flatten, storage, width

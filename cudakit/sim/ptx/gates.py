@@ -1,0 +1,90 @@
+"""The oldest architecture and PTX version that have an instruction, as ptxas enforces them.
+
+Only what is newer than sm_75 and PTX 8.0 is listed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cudakit.sim.ptx.ir import Instruction, PtxError
+
+_BFLOAT = ("bf16", "bf16x2")
+# opcodes ("" for all), modifiers of which the instruction has one (empty: none is needed), architecture
+_ARCHITECTURES: tuple[tuple[str, tuple[str, ...], int], ...] = (
+    ("cp redux createpolicy discard applypriority", (), 80),
+    ("ld st atom red cp", ("L2::cache_hint", "L2::256B"), 80),
+    ("prefetch", ("L2::evict_last", "L2::evict_normal"), 80),
+    ("abs neg fma min max cvt mma wmma", _BFLOAT, 80),
+    ("cvt mma wmma", ("tf32",), 80),
+    ("cvt", ("relu", "f16x2"), 80),
+    ("wmma mma", ("f64",), 80),
+    ("min max", ("f16", "f16x2", "NaN"), 80),
+    ("fma", ("relu",), 80),
+    ("mma", ("m16n8k16", "m16n8k32", "m16n8k64", "m16n8k4", "m16n8k128", "m16n8k256"), 80),
+    ("min max", ("xorsign",), 86),
+    ("cvt mma", ("e4m3x2", "e5m2x2", "e4m3", "e5m2"), 89),
+    ("add sub mul set setp ex2 tanh atom red", _BFLOAT, 90),
+    ("add min max", ("s16x2", "u16x2"), 90),
+    ("min max", ("relu",), 90),
+    ("atom red", ("v2", "v4", "v8"), 90),
+    ("ld st atom red fence barrier", ("cluster", "shared::cluster"), 90),
+    ("isspacep", ("shared::cluster", "param"), 90),
+    ("stmatrix elect mapa getctarank griddepcontrol setmaxnreg", (), 90),
+)
+# f64 in mma with 16 rows; bf16 to and from anything but f32; roundings of tf32 except .rna
+_SINCE_90 = re.compile(r"mma\..*m16n8k(4|8|16)\..*f64|cvt\.(?!.*f32).*bf16(\..*)?|cvt\.(rn|rz)\..*tf32.*")
+_FLOAT_RELU = ("f16", "f16x2", *_BFLOAT)
+# PTX versions: opcodes, modifiers, version
+_VERSIONS: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
+    ("atom red", ("v2", "v4", "v8"), (8, 1)),
+    ("ld st", ("mmio",), (8, 2)),
+    ("lop3", ("and", "or"), (8, 2)),
+)
+# the oldest PTX version of each architecture
+_OLDEST = {75: (6, 3), 80: (7, 0), 86: (7, 1), 87: (7, 4), 88: (9, 0), 89: (7, 8), 90: (7, 8), 100: (8, 6)}
+_OLDEST |= {103: (8, 8), 110: (9, 0), 120: (8, 7), 121: (8, 8)}
+_SUFFIXED = (8, 0)
+
+
+def check_gates(instruction: Instruction, architecture: int, version: tuple[int, int]) -> None:
+    """Raise PtxError if a module's target or version lacks an instruction. ``architecture``: 90 for sm_90a."""
+    if architecture >= 90 and version >= (8, 2):
+        return
+    found = {*instruction.modifiers}
+    for opcodes, modifiers, needed in _ARCHITECTURES:
+        if architecture < needed and _applies(instruction, found, opcodes, modifiers):
+            if needed == 90 and modifiers == ("relu",) and found & {*_FLOAT_RELU}:
+                continue
+            raise _old(instruction, needed, architecture)
+    if architecture < 90 and _SINCE_90.match(instruction.name):
+        raise _old(instruction, 90, architecture)
+    for opcodes, modifiers, oldest in _VERSIONS:
+        if version < oldest and _applies(instruction, found, opcodes, modifiers):
+            found_, needed_ = (".".join(map(str, pair)) for pair in (version, oldest))
+            raise PtxError(f"{instruction.name} needs PTX {needed_}, the module has {found_}")
+
+
+def _old(instruction: Instruction, needed: int, architecture: int) -> PtxError:
+    return PtxError(f"{instruction.name} needs sm_{needed}, the module is for sm_{architecture}")
+
+
+def _applies(instruction: Instruction, found: set[str], opcodes: str, modifiers: tuple[str, ...]) -> bool:
+    return instruction.opcode in opcodes.split() and (not modifiers or not found.isdisjoint(modifiers))
+
+
+def oldest_version(target: str) -> tuple[int, int]:
+    """The oldest PTX version in which functions for a target such as sm_90a may be written; (1, 0) if any."""
+    found = _OLDEST.get(architecture_of(target), (1, 0))
+    return found if target[-1:].isdigit() else max(found, _SUFFIXED)
+
+
+def architecture_of(target: str) -> int:
+    """90 for sm_90a."""
+    return int(re.sub(r"\D", "", target) or 0)
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """The PTX version 8.5 as (8, 5)."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
