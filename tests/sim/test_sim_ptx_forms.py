@@ -68,6 +68,7 @@ def run(lines):
         ("st.u32 [own+4], r1; ld.u32 r2, [own+4];", [0, 1, 2, 3]),
         ("st.u32 [buffer], r2; bar.sync 0; atom.add.u32 r2, [buffer], 1; bar.sync 0; ld.u32 r2, [buffer];", [4] * 4),
         ("ld.u32 r2, [counts+4];", [17] * 4),
+        ("ld.global.u32 { r2 }, [ counts + 0 ]; st.shared.b32 [ buffer ], { r2 };", [7] * 4),
         ("ld.global.u32 r2, [counts + 2 * 4];", [2**32 - 3] * 4),
         ("ld.global.u32 r2, [counts+(3 << 2)];", [40] * 4),
         (".reg .f64 w; ld.const.f64 w, [weights]; cvt.rzi.u32.f64 r2, w;", [4] * 4),

@@ -77,7 +77,6 @@ class Compiler:
         for label, place in function.labels.items():
             labels.setdefault(place, []).append(label)
         for instruction in function.instructions:
-            name_space(instruction, emitter.space_of)
             try:
                 self._check(instruction)
             except PtxError as error:
@@ -149,6 +148,8 @@ class Compiler:
     def _check(self, instruction: Instruction) -> None:
         """Raise for unsupported instructions, and for operands that do not fit."""
         row = row_of(instruction)
+        if row.memory is not None:
+            name_space(instruction, self.emitter.space_of)
         if row.refusal is not None:
             raise refused(instruction, row.refusal.reason)
         least, most = row.bounds

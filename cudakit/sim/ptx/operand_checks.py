@@ -28,8 +28,11 @@ from cudakit.sim.ptx.types import bits_of, fits, fits_wider, literal_fits, vecto
 def check_operands(instruction: Instruction, space_of: Callable[[str], str]) -> None:
     """Raise PtxError if the operands do not fit the instruction. ``space_of`` returns the state space of a symbol,
     "func" for a function and "" for an unknown one."""
-    shapes = tuple(_shape(operand, space_of) for operand in instruction.operands)
-    wrong = _wrong(name_of(instruction), instruction.opcode, instruction.modifiers, shapes)
+    name = name_of(instruction)
+    if name not in SIGNATURES and instruction.opcode not in SIGNATURES:
+        return
+    shapes = tuple([_shape(operand, space_of) for operand in instruction.operands])
+    wrong = _wrong(name, instruction.opcode, instruction.modifiers, shapes)
     if wrong:
         raise PtxError(f"{instruction.name}: {wrong}")
 
@@ -77,9 +80,7 @@ def _shape(operand: Operand | None, space_of: Callable[[str], str]) -> _Shape:
 def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Shape, ...]) -> str:
     """The reason why operands do not fit an instruction; "" if they fit."""
     instruction = Instruction(opcode, modifiers, ())
-    text = SIGNATURES.get(name) or SIGNATURES.get(opcode)
-    if text is None or not row_of(instruction).counts(len(shapes)):
-        return ""
+    text = SIGNATURES.get(name) or SIGNATURES[opcode]
     if callable(text):
         text = text(modifiers)
     kind = next((m for m in reversed(modifiers) if bits_of(m)), "")
@@ -165,8 +166,7 @@ def _wrong_packing(kind: str, target: _Shape, source: _Shape) -> str:
         return "either operand may be a vector, not both"
     if kind[0] != "b":
         return f"a vector is packed into .b{bits_of(kind)}, not .{kind}"
-    elements = vector[1]
-    assert isinstance(elements, tuple)
+    elements = _elements(vector)
     if len(elements) not in (1, 2, 4, 8):
         return f"no vector has {len(elements)} elements"
     written = "=" if vector is target else ""
@@ -206,6 +206,9 @@ def _wrong_value(slot: str, shape: _Shape) -> str:
     if shape[0] == "vector" and shape[1] == (("register", "b64"),) * 2 and (kind == "b128" or wider):
         # registers of 128 bits are pairs of 64; the builder refuses them if they are not simulated here
         return ""
+    if shape[0] == "vector" and wider and len(elements := _elements(shape)) == 1:
+        # loads and stores also take one register in braces
+        shape = elements[0]
     if shape[0] == "literal" and not written and mark != "!":
         return "" if literal_fits(str(shape[1]), kind) else f"is a literal that does not fit .{kind}"
     if shape[0] != "register":
@@ -214,13 +217,18 @@ def _wrong_value(slot: str, shape: _Shape) -> str:
     return "" if holds(str(shape[1]), kind) else f"is a register of .{shape[1]}, which does not fit .{kind}"
 
 
+def _elements(vector: _Shape) -> tuple[_Shape, ...]:
+    found = vector[1]
+    assert isinstance(found, tuple)
+    return found
+
+
 def _wrong_vector(slot: str, shape: _Shape) -> str:
     if shape[0] == "sink" and slot[-1] == "?" and slot[0] == "=":
         return ""
     if shape[0] != "vector":
         return "must be a vector in braces"
-    elements = shape[1]
-    assert isinstance(elements, tuple)
+    elements = _elements(shape)
     match = _MATCH.fullmatch(slot)
     assert match is not None, slot
     written, wider, kind, mark, _ = match.groups()

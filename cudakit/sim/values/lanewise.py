@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ _PACKED = {"f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "bf16": 16, "tf3
 _AFTER_TYPE = ("relu", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 
+@lru_cache(maxsize=256)
 def width(kind: str) -> int:
     """Bits of a PTX type; 1 for pred, 0 if registers of the type are unsupported."""
     if kind == "pred":
@@ -47,6 +49,7 @@ def width(kind: str) -> int:
     return int(match.group(1)) if match else 0
 
 
+@lru_cache(maxsize=256)
 def storage(kind: str) -> np.dtype[Any]:
     """The dtype that stores registers of a PTX type."""
     bits = width(kind)
