@@ -33,6 +33,8 @@ LINES = {
     "getctarank": "getctarank.shared::cluster.u32 %r1, %r2;",
     "griddepcontrol": "griddepcontrol.wait;",
     "mapa": "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+    "mov.v2": "mov.v2.b32 {%r1, %r2}, {%r2, %r1};",
+    "mov.v4": "mov.v4.u32 {%r1, %r2, %r3, %r4}, {%r5, 6, %r7, %r8};",
     "pmevent": "pmevent 1;",
     "ret": "ret;",
     "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 96;",

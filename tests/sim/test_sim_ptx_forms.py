@@ -74,6 +74,8 @@ def run(lines):
         (".reg .f64 w; ld.const.f64 w, [weights]; cvt.rzi.u32.f64 r2, w;", [4] * 4),
         ("mov.f32 four.x, 2.0; mov.f32 four.w, 3.0; add.f32 f1, four.r, four.a; cvt.rzi.u32.f32 r2, f1;", [5] * 4),
         ("mov.b32 two1.x, r1; mov.b32 two1.y, 7; st.local.v2.b32 [own], two1; ld.local.b32 r2, [own+4];", [7] * 4),
+        ("mov.u32 r3, 9; mov.v2.b32 {r2, r3}, {r3, r1};", [9] * 4),
+        ("mov.v2.b32 two0, {r1, 5}; mov.v2.b32 two1, two0; add.u32 r2, two1.x, two1.y;", [5, 6, 7, 8]),
         ("add .u32 r2, r1, (1 + 1) * 2;", [4, 5, 6, 7]),
         ("mov.u32 r2, WARP_SZ == 32 && 0x10 != 017;", [1] * 4),
     ],

@@ -51,6 +51,8 @@ from cudakit.sim.ptx.operand_checks import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
+# the builder of mov is for all others, which may take addresses
+_VECTOR_MOVES = ("mov.v2", "mov.v4")
 
 
 class Compiler:
@@ -162,7 +164,10 @@ class Compiler:
         check_operands(instruction, self.emitter.space_of)
 
     def _lines(self, instruction: Instruction) -> list[str]:
-        builder = BUILDERS.get(name_of(instruction)) or BUILDERS.get(instruction.opcode)
+        name = name_of(instruction)
+        builder = BUILDERS.get(name) or BUILDERS.get(instruction.opcode)
+        if name in _VECTOR_MOVES:
+            builder = None
         lines = self.emitter.lanewise(instruction) if builder is None else builder(self.emitter, instruction)
         if instruction.guard is None or not lines:
             return lines

@@ -156,6 +156,7 @@ ROWS = (
     Opcode("testp", BY_TYPE, 2),
     # ---- conversion, moves and addresses ----
     Opcode("cvt", "conversion", (2, 4)),
+    Opcode("mov.v2 mov.v4", "move", 2, cost=0),
     Opcode("mov cvta", "move", 2, cost=0),
     Opcode("mapa", "move", 3),
     Opcode("getctarank", "move", 2),

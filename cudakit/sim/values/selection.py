@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.sim.ptx.ir import PtxError
 from cudakit.sim.values.integers import BITS, INTEGERS, signed
 from cudakit.sim.values.lanewise import (
     F32,
@@ -198,8 +199,15 @@ def _slct(spec: Spec) -> Form:
 @builds("mov")
 def _mov(spec: Spec) -> Form:
     kind = spec.kind("pred", *BITS, *INTEGERS, "f32", "f64")
+    length = int(spec.one_of("v2", "v4")[1:] or 1)
     spec.finish()
     into, taken = len(spec.destinations), len(spec.sources)
+    if length > 1:
+        if into == length and taken == 1:
+            spec.refuse("a single operand for a vector")
+        if kind == "pred" or not into == taken == length or length * width(kind) > 128:
+            raise PtxError(f"{spec.instruction.name} moves a vector of {length} to another")
+        return Form(lambda operands: tuple(operand.copy() for operand in operands), (kind,) * length, (kind,) * length)
     if into == taken == 1:
         return Form(lambda operands: operands[0].copy(), (kind,), (kind,))
     bits = width(kind)
