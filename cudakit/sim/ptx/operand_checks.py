@@ -241,6 +241,8 @@ def _wrong_vector(slot: str, shape: _Shape) -> str:
             return f"is a vector of .{joined}, which does not fit .{kind}"
     elif written:
         return "must contain a register"
+    elif len({element[1] in _FLOATS for element in elements if element[0] == "literal"}) > 1:
+        return "is a vector of integers and floats"
     for element in elements:
         if element[0] == "register" or (element[0] == "sink" and mark == "?"):
             continue
