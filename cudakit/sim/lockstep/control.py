@@ -16,6 +16,7 @@ from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.masks import MISSING, check_masks
 from cudakit.sim.lockstep.program import (
     BARRIER,
     BRANCH,
@@ -58,6 +59,7 @@ class LaneScheduler:
         self.barriers = BlockBarriers(batch, self.queue)
         self.cluster = ClusterBarrier(batch, self.queue) if batch.run.config.cluster_barriers else None
         self.counts = batch.run.block_counts
+        self.check_warp = "warp" in batch.run.checks
         # backward jumps since the batch last made progress: in loops that do not wait for other lanes, in loops that do
         self.idle_jumps = [0, 0]
         self.seen_progress = 0
@@ -101,8 +103,10 @@ class LaneScheduler:
                 if not forced:
                     queue.defer(f)
                     return
-                if "warp" in self.run.checks:
+                if self.check_warp:
                     self.incomplete(f, block)
+            if block.sync is not None and self.check_warp:
+                check_masks(f, block.instructions[0], block.sync(f, f.regs))
             forced = f.released = False
             lanes = f.lanes
             count = counts[block.number]
@@ -345,7 +349,7 @@ class LaneScheduler:
         absent = [lane for lane in range(32) if int(missing[warps[0]]) >> lane & 1]
         f.fail(
             instruction,
-            "lanes missing from a warp operation",
+            MISSING,
             f"the member mask of {instruction.name} includes lanes that are blocked elsewhere and never execute it: "
             f"{', '.join(map(str, absent))} of this warp",
             position,
