@@ -32,10 +32,10 @@ class WrongLanes(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """The other access of a race: its site, the number of its block in the grid, and its thread if known."""
+    """The other access of a race: its site, the number of its block in the grid and its thread, if known."""
 
     site: Site
-    block: int
+    block: int | None
     thread: int | None = None
 
 
@@ -50,7 +50,8 @@ def fail(wrong: WrongLanes, kind: str, detail: str, conflict: Conflict | None = 
     if conflict is not None:
         site, block, thread = conflict
         index = None if thread is None else f.batch.thread_index(thread)
-        others = (Other(site.kind, f.batch.grid_index(block), index, f.batch.run.place(site.instruction)),)
+        where = None if block is None else f.batch.grid_index(block)
+        others = (Other(site.kind, where, index, f.batch.run.place(site.instruction)),)
     f.fail(
         access.site.instruction,
         kind,

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from cudakit.sim.checks.cached_loads import CachedLoads
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import WrongLanes, fail
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
@@ -46,6 +47,7 @@ class LaunchGuard:
         self.prints = prints
         self.watches = watches
         self.events = Events()
+        self.cached = CachedLoads.of(run, self.events, reach)
         self.memory = GlobalChecks(run, self.events, reach.global_granule, reach.written(run))
 
 
@@ -55,7 +57,7 @@ class Guard:
     def __init__(self, launch: LaunchGuard, batch: Batch) -> None:
         self.batch = batch
         self.events, self.memory, self.prints = launch.events, launch.memory, launch.prints
-        self.watches = launch.watches
+        self.watches, self.cached = launch.watches, launch.cached
         run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.order = BatchOrder(batch)
@@ -89,6 +91,8 @@ class Guard:
                     self._strong(access, piece, event, True, False)
                 if self.prints is not None:
                     self.prints.note(access, piece, READ)
+                if self.cached is not None:
+                    self.cached.read(f, access, piece)
                 self.memory.read(f, access, piece, event, self.order)
 
     def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
@@ -112,6 +116,8 @@ class Guard:
                     self.prints.note(access, piece, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
+                if self.cached is not None:
+                    self.cached.write(access, piece, event)
                 self.memory.write(f, access, piece, event, part, self.order)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
@@ -131,6 +137,8 @@ class Guard:
                 watch.note(f, access, piece)
             self._strong(access, piece, event, True, True)
             if home is not self.batch.shared:
+                if self.cached is not None:
+                    self.cached.write(access, piece, event)
                 if reads:
                     self.memory.check_defined(f, access, piece)
                 self.memory.write(f, access, piece, event, None, self.order)

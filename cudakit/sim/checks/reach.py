@@ -57,19 +57,28 @@ class Reach:
         self.local = not debug
         self.params: set[int] | None = set()
         self.symbols: set[str] = set()
+        # the same for loads through the read-only cache (ld.global.nc, __ldg)
+        self.cached_params: set[int] | None = set()
+        self.cached_symbols: set[str] = set()
         for program in programs:
-            found = _stored(program, program.function.entry, self.symbols)
-            if _ANY in found:
-                self.params = None
-            if self.params is not None:
-                self.params |= found
+            found, cached = _accessed(program, program.function.entry, self.symbols, self.cached_symbols)
+            self.params = None if self.params is None or _ANY in found else self.params | found
+            several = self.cached_params is None or _ANY in cached
+            self.cached_params = None if several else (self.cached_params or set()) | cached
 
     def written(self, run: KernelRun) -> set[Allocation] | None:
         """The allocations that a launch may store to; None if it may store to any."""
-        if self.params is None:
+        return self._allocations(run, self.params, self.symbols)
+
+    def cached(self, run: KernelRun) -> set[Allocation] | None:
+        """The allocations that a launch may load from through the read-only cache; None if it may load from any."""
+        return self._allocations(run, self.cached_params, self.cached_symbols)
+
+    def _allocations(self, run: KernelRun, params: set[int] | None, symbols: set[str]) -> set[Allocation] | None:
+        if params is None:
             return None
-        addresses = [int.from_bytes(run.config.params[offset : offset + 8], "little") for offset in self.params]
-        addresses += [self.variables[name][0] for name in self.symbols if name in self.variables]
+        addresses = [int.from_bytes(run.config.params[offset : offset + 8], "little") for offset in params]
+        addresses += [self.variables[name][0] for name in symbols if name in self.variables]
         found = set()
         for address in addresses:
             try:
@@ -86,9 +95,11 @@ def _instructions(program: Program) -> Iterable[Instruction]:
     return program.function.instructions
 
 
-def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
-    """The offsets of the parameters through which a function may store to global memory. Adds to ``symbols`` the
-    variables that it may store to."""
+def _accessed(
+    program: Program, entry: bool, stored_symbols: set[str], cached_symbols: set[str]
+) -> tuple[set[int], set[int]]:
+    """The offsets of the parameters through which a function may store to global memory, and of those through which it
+    may load from the read-only cache. Adds to the sets of symbols the variables that it may access so."""
     function = program.function
     offsets: dict[str, int] = {}
     offset = 0
@@ -130,20 +141,26 @@ def _stored(program: Program, entry: bool, symbols: set[str]) -> set[int]:
                 if not source <= known:
                     known |= source
                     changed = True
-    found: set[int] = set()
+    stored: set[int] = set()
+    cached: set[int] = set()
     for instruction in instructions:
         memory = row_of(instruction).memory
-        if memory is None or memory.writes is None:
+        if memory is None:
             continue
-        written = spaces_of(instruction)[:1]
-        if any(space in written for space in (*_SHARED, *_ELSEWHERE)):
+        if memory.writes is not None:
+            operand, found, symbols = memory.writes, stored, stored_symbols
+        elif memory.reads is not None and "nc" in instruction.modifiers:
+            operand, found, symbols = memory.reads, cached, cached_symbols
+        else:
             continue
-        for one in meant((instruction.operands[memory.writes],)):
+        if any(space in spaces_of(instruction)[:1] for space in (*_SHARED, *_ELSEWHERE)):
+            continue
+        for one in meant((instruction.operands[operand],)):
             if isinstance(one, str):
                 symbols.add(one)
             else:
                 found.add(one)
-    return found
+    return stored, cached
 
 
 def _source(instruction: Instruction, offsets: dict[str, int], entry: bool) -> set[int | str]:

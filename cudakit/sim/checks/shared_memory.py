@@ -273,7 +273,7 @@ class SharedChecks:
         for words in (table.words(places, count), table.others(places, count)):
             if words is None:
                 continue
-            wrong = self._unordered(words, piece.lanes, access.strong, table is self.reads)
+            wrong = self._unordered(words, piece, access, table is self.reads)
             if wrong is None:
                 continue
             if values is not None and table is self.writes:
@@ -292,9 +292,10 @@ class SharedChecks:
             site = self.events.site(int(LANES.event(word)))
             self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT)
 
-    def _unordered(self, words: Array, lanes: LaneSet, strong: bool, were_reads: bool) -> Array | None:
-        """A mask of the granules at which an access by these lanes races with the access that a word describes (a read
-        if ``were_reads``); None if there is no race."""
+    def _unordered(self, words: Array, piece: Piece, access: MemoryAccess, were_reads: bool) -> Array | None:
+        """A mask of the granules at which an access to a piece races with the access that a word describes (a read if
+        ``were_reads``); None if there is no race."""
+        lanes, strong = piece.lanes, access.strong
         own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
         owner, event = LANES.owner(words), LANES.event(words)
         moving = words >= IN_FLIGHT
@@ -305,7 +306,10 @@ class SharedChecks:
             low = self.order.warp_low.take(lanes.warp)
             wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
         if strong:
-            wrong &= (words & STRONG == 0) | moving
+            weak = words & STRONG == 0
+            if "volatile" in access.site.instruction.modifiers:
+                weak |= self._volatile_data(words, wrong, piece)
+            wrong &= weak | moving
         if not self.race:
             wrong &= moving
         cells = np.nonzero(wrong & ~moving)
@@ -331,6 +335,28 @@ class SharedChecks:
             found[far] = self.grid_chains.all_ordered(
                 first + other[far], theirs[far] % threads, since[far], order, mine[far]
             )
+        return found
+
+    def _volatile_data(self, words: Array, wrong: Array, piece: Piece) -> Array:
+        """A mask of the words of ``wrong`` by volatile accesses of the same warp, if the lanes of the warp now access
+        several elements by a volatile access: data that the code exchanges as if the warp ran in lockstep. One element
+        accessed by all its lanes may be a flag, for which the lanes wait."""
+        found = np.zeros(words.shape, np.bool_)
+        lanes, warps = piece.lanes, self.batch.geometry.warp
+        index = positions(piece.index, lanes.count)
+        data = np.zeros(lanes.warp_count, np.bool_)
+        data[lanes.warp_rank[index != lanes.spread(index.take(lanes.warp_starts))]] = True
+        cells = np.nonzero(wrong & (words & STRONG != 0))
+        mine = cells[0]
+        owner, event = LANES.owner(words[cells]), LANES.event(words[cells])
+        both = data[lanes.warp_rank[mine]] & (warps[owner] == lanes.warp[mine])
+        if both.any():
+            volatile = {
+                int(one): "volatile" in self.events.site(int(one)).instruction.modifiers
+                for one in np.unique(event[both])
+            }
+            both &= [volatile.get(one, False) for one in event.tolist()]
+            found[cells] = both
         return found
 
     def _report(
@@ -359,6 +385,8 @@ class SharedChecks:
                 whose, barrier = "another thread of the warp", "__syncthreads() (__syncwarp() within one warp)"
             detail = f"{what}, not synchronised with an access by {whose}"
             notes = [f"put {barrier} between the two accesses, or use atomics"]
+            if "volatile" in wrong.access.site.instruction.modifiers and "volatile" in site.instruction.modifiers:
+                notes = ["volatile does not order accesses of different threads: put __syncwarp() between them"]
             if same:
                 detail = f"{what}, to which {whose} stores another value in the same instruction"
                 notes = ["let one thread store, or use atomics"]
