@@ -46,7 +46,7 @@ class Device:
             device.
         fresh: Create a simulated device with its own memory, instead of one on the simulated driver that the process
             shares.
-        options: Settings of the simulated device: `checks`, `memory` and `devices`.
+        options: Settings of the simulated device: `checks`, `memory`, `devices` and `step_limit`.
 
     Attributes:
         context: Its Context.

@@ -52,8 +52,9 @@ _RULES = (
     ),
     Rule(
         "uninitialised read",
-        "A kernel read memory that was never written.",
-        "Initialise the memory (device.zeros, or a store by the kernel), or skip elements that no thread has written.",
+        "A kernel read memory or a local variable that was never written.",
+        "Initialise the memory (device.zeros, or a store by the kernel) or the variable, or skip elements that no "
+        "thread has written.",
     ),
     Rule(
         "shared memory race",
@@ -82,6 +83,23 @@ _RULES = (
         "The mask of a shuffle, vote or warp barrier includes inactive lanes.",
         "Move the call out of the branch, or pass the mask of the lanes that take part, computed before the branch "
         "with __ballot_sync.",
+    ),
+    Rule(
+        "wrong member mask",
+        "The mask of a shuffle, vote or warp barrier leaves out the executing lane, or differs between its lanes.",
+        "Pass the same mask in all lanes that it includes, and only lanes that execute the call: the result of "
+        "__ballot_sync before a branch, or of __activemask() in it.",
+    ),
+    Rule(
+        "read-only load of stored memory",
+        "A kernel loaded memory through the read-only cache that the same launch has stored to.",
+        "Use a plain load: no __ldg(), and no const __restrict__ for memory that the kernel also writes.",
+    ),
+    Rule(
+        "endless loop",
+        "A loop used up the launch's limit of iterations, although its threads still store or pass barriers.",
+        "Check that each iteration changes the loop's condition. If the kernel only takes long, raise the limit: "
+        'cudakit.Device("sim", step_limit=...).',
     ),
     Rule(
         "deadlock",

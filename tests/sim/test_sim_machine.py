@@ -497,9 +497,13 @@ def test_shuffle_after_ragged_loop(warp):
     assert np.array_equal(out, (x // 2 * 7 + x % 2 * 5)[np.arange(64) ^ 1])
 
 
-def test_shuffle_from_a_lane_outside_the_mask_gives_rubbish(warp):
+def test_a_shuffle_from_an_absent_lane(warp):
     out = np.zeros(8, np.int32)
-    warp.launch("absent", 1, 32, out)
+    with pytest.raises(KernelFault) as caught:
+        warp.launch("absent", 1, 32, out)
+    assert caught.value.report.kind == "lanes missing from a warp operation"
+    assert "the undefined result is stored" in caught.value.report.detail
+    warp.launch("absent", 1, 32, out, checks=frozenset())
     assert out.tolist() == [4, 5, 6, 7, -1, -1, -1, -1]
 
 

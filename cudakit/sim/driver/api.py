@@ -63,7 +63,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
 
     ``memory`` is each device's memory in bytes; ``checks`` are the enabled checks, from ``ALL_CHECKS``. ``order``
     selects which of the ready operations runs next: "newest" (the default, which host code expects least), "oldest", or
-    "random" with ``seed``. ``printf`` is called with the text of device printf. Calls may come from any thread.
+    "random" with ``seed``. ``printf`` is called with the text of device printf. ``step_limit`` is the most loop
+    iterations of the blocks of a launch that run together, after which it is stopped as endless; by default it follows
+    from the launch's size and arguments. Calls may come from any thread.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         order: str = "newest",
         seed: int = 0,
         printf: Callable[[str], None] = write_stdout,
+        step_limit: int | None = None,
     ) -> None:
         super().__init__()
         self.checks = frozenset(checks)
@@ -84,6 +87,9 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
             raise ValueError(f"unknown checks {sorted(unknown)}; use {', '.join(sorted(ALL_CHECKS))}")
         if memory <= 0 or devices <= 0:
             raise ValueError(f"memory and devices must be positive, got {memory} and {devices}")
+        if step_limit is not None and step_limit <= 0:
+            raise ValueError(f"step_limit must be positive, got {step_limit}")
+        self.step_limit = step_limit
         self._space.track_undefined = "init" in self.checks
         self.arch = chip(arch).arch
         self.printf = printf

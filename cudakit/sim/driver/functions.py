@@ -13,7 +13,7 @@ from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.arguments import Handle, member, name_bytes, signed, unsigned
 from cudakit.sim.driver.faults import CallError, Result, caller
 from cudakit.sim.driver.fills import FillCalls
-from cudakit.sim.driver.objects import Context, MemoryRecord
+from cudakit.sim.driver.objects import Context
 from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.report import Origin
 from cudakit.sim.machine.loading import LoadedFunction, LoadedModule
@@ -137,6 +137,7 @@ class FunctionCalls(FillCalls):
         loaded.loaded.close()
         for address in [a for a, m in self._memory.items() if not m.allocation.live]:
             del self._memory[address]  # its variables
+        self._variables = {a: m for a, m in self._variables.items() if m.allocation.live}
 
     @call()
     def cuModuleUnload(self, hmod: Handle) -> None:
@@ -182,8 +183,7 @@ class FunctionCalls(FillCalls):
                 Result.CUDA_ERROR_NOT_FOUND, f"no variable {name_bytes(name)!r} in this module; it has {known}"
             )
         address, size = found
-        if address not in self._memory:
-            self._memory[address] = MemoryRecord(self._space.covering(address, 1), module.context)
+        self._memory[address] = self._variable(address, module.context)
         return cu.CUdeviceptr(address), size
 
     @call(1)

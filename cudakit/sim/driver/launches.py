@@ -37,6 +37,7 @@ FAULT_RESULTS = {
     "misaligned": Result.CUDA_ERROR_MISALIGNED_ADDRESS,
     "assertion": Result.CUDA_ERROR_ASSERT,
     "hang": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "endless loop": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "deadlock": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "stack overflow": Result.CUDA_ERROR_HARDWARE_STACK_ERROR,
 }
@@ -60,6 +61,7 @@ class LaunchCalls(ObservingCalls):
     """cuLaunchKernel, cuLaunchKernelEx, cuLaunchCooperativeKernel."""
 
     printf: Callable[[str], None]
+    step_limit: int | None
 
     @call()
     def cuLaunchKernel(
@@ -185,6 +187,7 @@ class LaunchCalls(ObservingCalls):
                     heap=self._heap(function.module.context) if function.loaded.allocates else None,
                     prints=prints,
                     watches=self._watches,
+                    step_limit=self.step_limit,
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)
@@ -207,8 +210,13 @@ class LaunchCalls(ObservingCalls):
         touches = self._pinned_count > 0 and self._mentions_pinned(launch.params)
         label = f"kernel {plain_name(function.loaded.name)}"
         operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, touches_host=touches)
-        self._note_kernel(operation, launch.params)
+        self._note_kernel(operation, launch.params, self._variables_of(function))
         return operation
+
+    def _variables_of(self, function: Function) -> list[MemoryRecord]:
+        """The module's variables that a kernel may access."""
+        module = function.module
+        return [self._variable(module.loaded.globals[name][0], module.context) for name in function.loaded.variables]
 
     def _describe(self, launch: CheckedLaunch, report: KernelReport) -> None:
         """Add to a kernel's report the line that launched it, its device, and the parameters that point to the

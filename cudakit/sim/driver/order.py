@@ -1,7 +1,8 @@
 """Finds races between streams: unordered accesses of queued work to the same device or pinned memory.
 
-The bytes that a copy or fill reads or writes are known exactly. A kernel's arguments show which allocations it may use;
-after it has run, the bytes of them that it read and wrote are known. The checks report:
+The bytes that a copy or fill reads or writes are known exactly. A kernel's arguments show which allocations it may use,
+and its instructions which `__constant__` and `__device__` variables. After it has run, the bytes of them that it read
+and wrote are known. The checks report:
 
 - two unordered operations that access the same bytes, if at least one writes; except two kernels that access them with
   atomics or volatile accesses, or store the same values;
@@ -19,7 +20,7 @@ poison until then. Writes by the host to pinned memory in flight are noticed whe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,13 @@ class OrderChecks(DriverState):
         if memory is not None:
             self._use(memory, Use(operation, does, rows))
 
-    def _note_kernel(self, operation: Operation, params: list[bytes]) -> None:
-        """Record the allocations that a kernel may use, by the addresses among its arguments."""
+    def _note_kernel(self, operation: Operation, params: list[bytes], variables: Iterable[MemoryRecord]) -> None:
+        """Record the memory that a kernel may use: the allocations whose addresses are among its arguments, and the
+        variables of its module that it names."""
         if "streams" not in self.checks:
             return
+        for variable in variables:
+            self._use(variable, Use(operation, "uses"))
         seen = set()
         for value in params:
             for offset in range(0, len(value) - 7, 8):

@@ -134,6 +134,8 @@ class DriverState:
         # another object's, and differs from the handles of other drivers
         self._first_handle = self._next_handle = (0x51 << 40) + (self.number << 32)
         self._memory: dict[int, MemoryRecord] = {}
+        # variables of modules that kernels use; those that the host has looked up are in `_memory` too
+        self._variables: dict[int, MemoryRecord] = {}
         self._allocations_made = 0
         self._pinned_count = 0
         self._frees: deque[Operation] = deque()  # pending frees, and some that are done
@@ -142,6 +144,13 @@ class DriverState:
         self._capturing: list[StreamCapture] = []
         # reports that no call has returned, of contexts that have ended
         self._unseen: list[FaultReport] = []
+
+    def _variable(self, address: int, context: Context) -> MemoryRecord:
+        """The record of a module's variable."""
+        found = self._variables.get(address)
+        if found is None or not found.allocation.live:
+            found = self._variables[address] = MemoryRecord(self._space.covering(address, 1), context)
+        return found
 
     # ---- entry ----
 

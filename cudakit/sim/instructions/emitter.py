@@ -199,6 +199,7 @@ class Emitter:
         if variable.space == "local" or name in self.taken:
             return f"{self.bind(np.uint64)}(f.frames[-1].local_base + {program.local_offsets[name]})"
         if variable.space in ("global", "const"):
+            program.variables.add(name)
             return self.bind(np.uint64(self.address_of(variable)))
         raise UnsupportedPtx(f"{name!r} as an operand: addresses of .{variable.space} variables are not supported")
 

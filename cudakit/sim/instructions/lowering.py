@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, tensor, warp
 from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
 from cudakit.sim.instructions.emitter import Builder, Emitter
 from cudakit.sim.instructions.params import addressed, keep_param
+from cudakit.sim.instructions.undefined import hook_of
 from cudakit.sim.instructions.warp import end_with_barrier, sync_of
 from cudakit.sim.lockstep.branches import find_asides
 from cudakit.sim.lockstep.guarded import GuardedInstruction
@@ -105,7 +107,9 @@ class Compiler:
                 if syncs is not None:
                     current.sync = syncs
                 current.instructions.append(instruction)
-                current.lines.extend(self._lines(instruction))
+                if lines := self._lines(instruction):
+                    current.marks.append((len(current.lines), instruction))
+                    current.lines.extend(lines)
             except PtxError as error:
                 raise self._explained(error, instruction) from None
         if current.instructions or len(function.instructions) in labels:
@@ -123,6 +127,10 @@ class Compiler:
         find_spins(program)
         program.live = liveness(program, emitter.slots)
         find_asides(program)
+        program.hook = partial(hook_of, program.slots)
+        if not emitter.module.debug:
+            registers = {emitter.slots[name] for name in function.registers}
+            program.unset = tuple(slot for slot in program.live[0] if slot in registers)
         return program
 
     def _keep_parameters(self) -> list[str]:

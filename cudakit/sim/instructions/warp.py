@@ -26,6 +26,7 @@ from cudakit.sim.values.arithmetic import compile_lanewise
 _LANE = np.arange(32, dtype=np.int64)
 _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 _ALL = np.uint32(0xFFFFFFFF)
+_MODES = ("up", "down", "bfly", "idx")
 
 
 def sync_of(c: Emitter, instruction: Instruction) -> Callable[[Fragment, Registers], Any] | None:
@@ -84,7 +85,7 @@ def _synchronous(modifiers: Modifiers, *modes: str) -> str:
 def build_shfl(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     modifiers.kind("b32")
-    mode = _synchronous(modifiers, "up", "down", "bfly", "idx")
+    mode = _synchronous(modifiers, *_MODES)
     value, held = _targets(instruction.operands[0])
     sources = [c.source(o, "b32") for o in instruction.operands[1:5]]
     shuffle = _Shuffle(c.site(instruction, "shuffle"), mode)
@@ -103,14 +104,14 @@ class _Shuffle:
             key = ("shfl", self.mode, int(lane), int(clamp))
             plan = lanes.cache.get(key)
             if plan is None:
-                source, held = self.sources(_LANE, np.int64(lane), np.int64(clamp))
+                source, held = _sources(self.mode, _LANE, np.int64(lane), np.int64(clamp))
                 plan = lanes.cache[key] = self.plan(
                     lanes, np.tile(source, lanes.warp_count), np.tile(held, lanes.warp_count)
                 )
         else:
             wide = lanes.pad(np.broadcast_to(lane, (lanes.count,))).astype(np.int64)
             clamps = lanes.pad(np.broadcast_to(clamp, (lanes.count,))).astype(np.int64)
-            source, held = self.sources(_LANE, wide, clamps)
+            source, held = _sources(self.mode, _LANE, wide, clamps)
             plan = self.plan(lanes, source.reshape(-1), held.reshape(-1))
         take, held, whole = plan
         if value.ndim == 0 and whole:
@@ -128,25 +129,33 @@ class _Shuffle:
         here[lanes.slots] = True
         return take, held, bool(here.take(take).all())
 
-    def sources(self, lane: Array, operand: Array | np.int64, clamp: Array | np.int64) -> tuple[Array, Array]:
-        """The source lane, and whether it is in range."""
-        segment, bound = (clamp >> 8) & 31, clamp & 31
-        highest = (lane & segment) | (bound & ~segment & 31)
-        lowest = lane & segment
-        distance = operand & 31
-        if self.mode == "up":
-            source = lane - distance
-            held = source >= highest
-        elif self.mode == "down":
-            source = lane + distance
-            held = source <= highest
-        elif self.mode == "bfly":
-            source = lane ^ distance
-            held = source <= highest
-        else:
-            source = lowest | (distance & ~segment & 31)
-            held = source <= highest
-        return np.where(held, source, lane), held
+
+def _sources(mode: str, lane: Array, operand: Array | np.int64, clamp: Array | np.int64) -> tuple[Array, Array]:
+    """The source lane, and whether it is in range."""
+    segment, bound = (clamp >> 8) & 31, clamp & 31
+    highest = (lane & segment) | (bound & ~segment & 31)
+    lowest = lane & segment
+    distance = operand & 31
+    if mode == "up":
+        source = lane - distance
+        held = source >= highest
+    elif mode == "down":
+        source = lane + distance
+        held = source <= highest
+    elif mode == "bfly":
+        source = lane ^ distance
+        held = source <= highest
+    else:
+        source = lowest | (distance & ~segment & 31)
+        held = source <= highest
+    return np.where(held, source, lane), held
+
+
+def shuffle_sources(instruction: Instruction, lanes: LaneSet, lane: Array, clamp: Array) -> Array:
+    """The lane of its warp that each of these lanes reads in a shuffle; ``lane`` and ``clamp`` are the operands."""
+    mode = next(m for m in instruction.modifiers if m in _MODES)
+    source, _ = _sources(mode, lanes.laneid, lane.astype(np.int64), clamp.astype(np.int64))
+    return source
 
 
 # ---- votes and similar instructions ----

@@ -16,7 +16,7 @@ from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.masks import MISSING, check_masks
+from cudakit.sim.lockstep.masks import FULL, MISSING, check_masks
 from cudakit.sim.lockstep.program import (
     BARRIER,
     BRANCH,
@@ -32,6 +32,7 @@ from cudakit.sim.lockstep.program import (
 )
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
+from cudakit.sim.lockstep.undefined import run_carefully, unwritten
 from cudakit.sim.ptx.opcodes import name_of
 
 # backward jumps before a fragment yields: in a loop that waits for other lanes, and in any other loop
@@ -63,8 +64,12 @@ class LaneScheduler:
         # backward jumps since the batch last made progress: in loops that do not wait for other lanes, in loops that do
         self.idle_jumps = [0, 0]
         self.seen_progress = 0
+        # backward jumps of the batch, with or without progress
+        self.steps = 0
         self.snapshot: tuple[Any, ...] | None = None
         frame = Frame(program, list(program.template), -1, 0)
+        if "init" in batch.run.checks and program.unset:
+            frame.undefined = unwritten(program, batch.geometry.lanes)
         self.queue.add(Fragment(batch, batch.geometry.all, [frame], 0, 0))
 
     # ---- choosing ----
@@ -105,8 +110,12 @@ class LaneScheduler:
                     return
                 if self.check_warp:
                     self.incomplete(f, block)
+            careful = bool(f.frames[-1].undefined)
             if block.sync is not None and self.check_warp:
-                check_masks(f, block.instructions[0], block.sync(f, f.regs))
+                mask = block.sync(f, f.regs)
+                check_masks(f, block.instructions[0], mask)
+                if block.instructions[0].opcode == "shfl":
+                    careful |= mask.ndim > 0 or not f.lanes.complete or int(mask) != FULL
             forced = f.released = False
             lanes = f.lanes
             count = counts[block.number]
@@ -114,7 +123,9 @@ class LaneScheduler:
                 count = counts[block.number] = [0, 0, 0]
             count[0] += lanes.warp_count
             count[1] += lanes.count
-            if block.body is not None:
+            if careful:
+                run_carefully(f, block)
+            elif block.body is not None:
                 block.body(f, f.regs)
             kind = block.kind
             if kind == FALL:
@@ -132,7 +143,7 @@ class LaneScheduler:
                 else:
                     yes = int(np.count_nonzero(held))
                     some = 0 < yes < lanes.count
-                    if some and not run_aside(queue, f, block, held):
+                    if some and (f.frames[-1].undefined or not run_aside(queue, f, block, held)):
                         self.part(f, block, held)
                         return
                     taken = some or (yes > 0) != block.negated
@@ -225,8 +236,11 @@ class LaneScheduler:
                 lanes=f.lanes.count,
             )
         # the caller resumes at `block.fall`; `give_back` copies the results
-        f.frames = [*f.frames, Frame(callee, regs, block.fall, base)]
-        f.frames[-2] = Frame(f.program, f.regs, f.frames[-2].resume, f.frames[-2].local_base)
+        caller = Frame(f.program, f.regs, f.frames[-1].resume, f.frames[-1].local_base)
+        caller.undefined = f.frames[-1].undefined
+        f.frames = [*f.frames[:-1], caller, Frame(callee, regs, block.fall, base)]
+        if "init" in self.run.checks and callee.unset:
+            f.frames[-1].undefined = unwritten(callee, f.lanes.count)
         f.program, f.regs, f.block = callee, regs, 0
         f.jumps = 0
         if self.batch.guard is not None:
@@ -255,6 +269,9 @@ class LaneScheduler:
             self.idle_jumps = [0, 0]
         self.idle_jumps[block.spins] += 1
         f.jumps += 1
+        self.steps += 1
+        if self.steps > self.run.config.step_limit:
+            self.endless(f, block)
         if f.jumps < (_TIRED_SPIN if block.spins else _TIRED):
             return False
         f.jumps = 0
@@ -276,6 +293,16 @@ class LaneScheduler:
         if self.snapshot is not None and self.snapshot == state:
             self.hang(f, block, "repeats with the same registers and memory")
         self.snapshot = state
+
+    def endless(self, f: Fragment, block: BasicBlock) -> NoReturn:
+        """Report a loop that has used up the launch's steps, although its lanes still store or pass barriers."""
+        f.fail(
+            block.instructions[-1] if block.instructions else None,
+            "endless loop",
+            f"stopped after {self.steps:,} loop iterations of its blocks without an end",
+            lanes=f.lanes.count,
+            notes=['if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'],
+        )
 
     def hang(self, f: Fragment, block: BasicBlock, how: str) -> None:
         notes = [

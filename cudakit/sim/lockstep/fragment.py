@@ -101,13 +101,15 @@ class Batch:
 class Frame:
     """An active function call: its registers, the block at which its caller resumes, the base of its local memory."""
 
-    __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken")
+    __slots__ = ("local_base", "origin", "program", "regs", "resume", "taken", "undefined")
 
     def __init__(self, program: Program, regs: Registers, resume: int, local_base: int) -> None:
         # the lanes and registers of the fragment that this one was split from, and the values taken from them: when the
         # parts reunite, a register that no part has written since is the original array
         self.origin: tuple[LaneSet, Registers] | None = None
         self.taken: dict[int, Any] = {}
+        # the registers without a defined value (undefined.py): codes by slot, one per lane
+        self.undefined: dict[int, Array] = {}
         self.program = program
         self.regs = regs
         self.resume = resume
@@ -153,6 +155,10 @@ class Fragment:
                     value = value[choice] if isinstance(choice, slice) else value.take(choice, axis=0)
                     made.taken[slot] = value
                 regs[slot] = value
+            for slot in frame.undefined.keys() & set(needed) if frame.undefined else ():
+                codes = choose(frame.undefined[slot], choice)
+                if codes.any():
+                    made.undefined[slot] = codes
             frames.append(made)
         out = Fragment(self.batch, lanes, frames, block, self.epoch)
         if self.value is not None:
@@ -277,7 +283,12 @@ def unite(fragments: list[Fragment]) -> Fragment:
                 regs[slot] = origin[1][slot]
                 continue
             regs[slot] = _join([p[slot] for p in parts], places, lanes.count)
-        frames.append(Frame(program, regs, frame.resume, frame.local_base))
+        made = Frame(program, regs, frame.resume, frame.local_base)
+        for slot in {slot for f in fragments for slot in f.frames[depth].undefined}.intersection(needed):
+            codes = made.undefined[slot] = np.zeros(lanes.count, np.uint16)
+            for f, place in zip(fragments, places, strict=True):
+                codes[place] = f.frames[depth].undefined.get(slot, 0)
+        frames.append(made)
     out = Fragment(batch, lanes, frames, first.block, min(f.epoch for f in fragments))
     out.jumps = max(f.jumps for f in fragments)
     out.released = all(f.released for f in fragments)

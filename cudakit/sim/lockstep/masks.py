@@ -17,7 +17,7 @@ from cudakit.sim.ptx.ir import Instruction
 
 MISSING = "lanes missing from a warp operation"
 WRONG_MASK = "wrong member mask"
-_ALL = 0xFFFFFFFF
+FULL = 0xFFFFFFFF
 
 
 def check_masks(f: Fragment, instruction: Instruction, mask: Any) -> None:
@@ -31,7 +31,7 @@ def check_masks(f: Fragment, instruction: Instruction, mask: Any) -> None:
         if not taking.any():
             return
     if mask.ndim == 0:
-        if taking is None and int(mask) == _ALL:
+        if taking is None and int(mask) == FULL:
             return
         mask = np.broadcast_to(mask, (lanes.count,))
     # an unrolled sequence of shuffles has the same masks in each

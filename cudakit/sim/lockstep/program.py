@@ -84,6 +84,7 @@ class BasicBlock:
         "kind",
         "labels",
         "lines",
+        "marks",
         "negated",
         "number",
         "results",
@@ -101,6 +102,8 @@ class BasicBlock:
         self.number = number
         self.lines: list[str] = []
         self.instructions: list[Instruction] = []
+        # for each instruction with lines, the number of its first line
+        self.marks: list[tuple[int, Instruction]] = []
         self.kind = FALL
         # a function of the fragment and its registers
         self.body: Callable[[Any, Registers], None] | None = None
@@ -143,7 +146,14 @@ class Program:
         self.kept: tuple[int, ...] = ()
         self.callees: set[str] = set()
         self.symbols: set[str] = set()
+        # the global and constant variables that its instructions name
+        self.variables: set[str] = set()
         self.spins = False
+        # registers that may be read before they are written
+        self.unset: tuple[int, ...] = ()
+        # returns the hook of an instruction for undefined values: a function of the fragment and its registers
+        self.hook: Callable[[Instruction], Callable[[Any, Registers], None] | None] = lambda instruction: None
+        self._careful: dict[int, Callable[[Any, Registers], None]] = {}
         self.ready = False
 
     def prepare(self) -> None:
@@ -161,6 +171,22 @@ class Program:
         for index, block in enumerate(self.blocks):
             block.body = self.namespace.get(f"block_{index}")
         self.ready = True
+
+    def careful(self, index: int) -> Callable[[Any, Registers], None]:
+        """A block's function that also calls the hook of each instruction, before the instruction."""
+        found = self._careful.get(index)
+        if found is None:
+            block, name = self.blocks[index], f"careful_{index}"
+            at = {line: hook for line, instruction in block.marks if (hook := self.hook(instruction)) is not None}
+            source = [f"def {name}(f, r):", "    pass"]
+            for number, line in enumerate(block.lines):
+                if number in at:
+                    self.namespace[f"{name}_{number}"] = at[number]
+                    source.append(f"    {name}_{number}(f, r)")
+                source.append("    " + line)
+            exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
+            found = self._careful[index] = self.namespace[name]
+        return found
 
     def _read_at_end(self, block: BasicBlock) -> set[int]:
         """The slots that the end of a block reads or writes."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,8 @@ class RunConfig:
     ``kernel`` is the mangled name, ``params`` the parameter bytes as the kernel reads them. ``shared_bytes`` is all
     shared memory of a block, ``dynamic_shared`` the part that the launch requested; ``shared_symbols`` are the
     addresses of shared variables. ``explicit_cluster``: the launch or the kernel specifies ``cluster``;
-    ``cluster_barriers``: the kernel contains cluster barriers.
+    ``cluster_barriers``: the kernel contains cluster barriers. ``step_limit``: the most loop iterations (jumps
+    backwards, by any number of lanes at once) of the blocks that run together.
     """
 
     kernel: str
@@ -40,6 +43,7 @@ class RunConfig:
     cluster_barriers: bool = False
     checks: frozenset[str] = frozenset()
     counting: bool = True
+    step_limit: int = sys.maxsize
 
     @property
     def blocks(self) -> int:
@@ -87,6 +91,8 @@ class KernelRun:
         # per basic block: warps, lanes, and warps that diverge at its end
         self.block_counts: list[list[int] | None] = [None] * sites.blocks
         self.ticks = 0
+        # the origins of undefined values (undefined.py)
+        self.origins: list[Any] = []
 
     def place(self, instruction: Instruction) -> tuple[SourcePlace, ...]:
         """The source lines of an instruction."""

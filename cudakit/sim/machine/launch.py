@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,6 +28,7 @@ from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
+from cudakit.sim.machine.limits import default_step_limit
 from cudakit.sim.machine.loading import LoadedFunction
 
 # lanes of a batch: enough to amortise Python's cost per instruction, few enough for the caches
@@ -61,6 +63,7 @@ def launch(
     heap: Heap | None = None,
     prints: Footprints | None = None,
     watches: Sequence[StoreWatch] = (),
+    step_limit: int | None = None,
 ) -> Counters:
     """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
@@ -70,12 +73,17 @@ def launch(
     ``counters=False`` does not count memory traffic. ``stack_limit`` is the local memory of a thread whose calls
     recurse, in bytes. ``heap`` serves malloc. ``prints`` records which bytes of some allocations are read and written;
     it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
+    ``step_limit`` is the most loop iterations of the blocks that run together; by default it follows from the launch
+    (limits.py).
 
     Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid. The caller checks the limits of
     the device and the types of parameters.
     """
     config = _configuration(function, grid, block, shared, params, cluster, checks, counters, stack_limit)
     space = function.module.space
+    if step_limit is None:
+        step_limit = default_step_limit(config, params, space)
+    config = replace(config, step_limit=step_limit)
     services = RunServices(chip, space, heap or Heap(space), printf, function.module.sources.place)
     together = config.blocks if cooperative else _blocks_at_once(config, chip, function.spins)
     for program in function.reachable:

@@ -54,6 +54,8 @@ class LoadedFunction:
         self.allocates = any(name in p.symbols for p in self.reachable for name in ("malloc", "free"))
         self.reserves_shared = any(RESERVED_SHARED in p.symbols for p in self.reachable)
         self.spins = any(p.spins for p in self.reachable)
+        # the global and constant variables of the module that the kernel may access
+        self.variables = frozenset().union(*(p.variables for p in self.reachable))
 
     @cached_property
     def reach(self) -> Reach:

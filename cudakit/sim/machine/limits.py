@@ -1,0 +1,41 @@
+"""The default limit of a launch's loop iterations, after which it counts as endless.
+
+A loop that stores or executes atomics changes the state in each iteration, so only a limit can end it. The limit grows
+with the work that the launch may have: its threads, the bytes of the memory that its arguments point to, and its
+integer arguments, which may be numbers of iterations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cudakit.sim.lockstep.memory import AddressSpace, Allocation
+from cudakit.sim.lockstep.run import RunConfig
+
+_LEAST, _MOST = 60_000, 50_000_000
+_PER_THREAD, _PER_WORD, _PER_COUNT = 20, 10, 20
+# larger arguments are seeds, bit patterns of floats and the like
+_LARGEST_COUNT = 1 << 22
+
+
+def default_step_limit(config: RunConfig, params: list[bytes], space: AddressSpace) -> int:
+    """The limit of a launch with these parameters. A step is a jump back to the start of a loop, by any number of lanes
+    at once."""
+    threads = min(config.blocks * config.threads, 1 << 20)
+    memory = {found.address: found.size for value in params for found in _pointed(value, space)}
+    counts = [int(np.frombuffer(value, "<u4")[0]) for value in params if len(value) == 4]
+    counts += [int(np.frombuffer(value, "<u8")[0]) for value in params if len(value) == 8]
+    largest = max((count for count in counts if count <= _LARGEST_COUNT), default=0)
+    wanted = _LEAST + _PER_THREAD * threads + _PER_WORD * (sum(memory.values()) // 4) + _PER_COUNT * largest
+    return min(wanted, _MOST)
+
+
+def _pointed(value: bytes, space: AddressSpace) -> list[Allocation]:
+    """The live allocations that a parameter's bytes point to."""
+    found = []
+    for offset in range(0, len(value) - 7, 8):
+        address = int.from_bytes(value[offset : offset + 8], "little")
+        near = space.find(address)
+        if near is not None and near.live and near.address <= address < near.end:
+            found.append(near)
+    return found
