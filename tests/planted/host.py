@@ -164,6 +164,58 @@ def streams_not_ordered(device: cudakit.Device, wrong: bool) -> None:
 
 
 @host("race between streams")
+def constant_replaced(device: cudakit.Device, wrong: bool) -> None:
+    """Copy to a __constant__ variable that a kernel on another stream still reads"""
+    module = device.compile(FOLDER / KERNELS)
+    factors = module.constant("factors")
+    factors.copy_from(np.ones(4, np.float32))
+    x, y, new = device.array(VALUES), device.empty(N), device.array(np.full(4, 2, np.float32))
+    device.synchronize()
+    with device.stream() as first, device.stream() as second:
+        module["scale_by_constant"].launch(first, **GRID, args=(x, y, N))  # BUG, OTHER
+        if not wrong:
+            second.wait(first)
+        factors.copy_from(new, second)  # BUG, OTHER
+        first.synchronize()
+        second.synchronize()
+        np.testing.assert_array_equal(y.numpy(), VALUES)
+
+
+@host("race between streams")
+def variable_of_other_kernel(device: cudakit.Device, wrong: bool) -> None:
+    """Kernel that reads a __device__ variable while another stream's kernel stores to it"""
+    module = device.compile(FOLDER / KERNELS)
+    y = device.empty(64)
+    device.synchronize()
+    with device.stream() as first, device.stream() as second:
+        module["set_offsets"].launch(first, grid=1, block=64, args=(3.0,))  # BUG, OTHER
+        if not wrong:
+            second.wait(first)
+        module["get_offsets"].launch(second, grid=1, block=64, args=(y,))  # BUG, OTHER
+        first.synchronize()
+        second.synchronize()
+        np.testing.assert_array_equal(y.numpy(), 3 + np.arange(64))
+
+
+@host("race between streams")
+def counter_reset_early(device: cudakit.Device, wrong: bool) -> None:
+    """Fill of a __device__ counter while a kernel on another stream still adds to it"""
+    module = device.compile(FOLDER / KERNELS)
+    counter = module.variable("counter")
+    x = device.array(VALUES)
+    counter.fill(0)
+    device.synchronize()
+    with device.stream() as first, device.stream() as second:
+        module["count_large"].launch(first, **GRID, args=(x, 10.0, N))  # BUG, OTHER
+        if not wrong:
+            second.wait(first)
+        counter.fill(0, second)  # BUG, OTHER
+        first.synchronize()
+        second.synchronize()
+        assert counter.numpy() == 0
+
+
+@host("race between streams")
 def event_recorded_late(device: cudakit.Device, wrong: bool) -> None:
     """Wait for an event before it is recorded"""
     x, y = device.zeros(N), device.zeros(N)

@@ -9,6 +9,8 @@ from .shared import integers
 
 BARRIER = "divergent barrier"
 WARP = "lanes missing from a warp operation"
+MASK = "wrong member mask"
+ENDLESS = "endless loop"
 
 
 def ints(shape: object, low: int = -20, high: int = 20) -> np.ndarray:
@@ -112,6 +114,85 @@ def aggregated_atomic(wrong: bool) -> Launch:
     want[: (x > 0).sum()] = x[x > 0]
     args = (x, np.zeros(300, np.int32), np.zeros(1, np.int32), 300)
     return Launch(5, 64, args, {1: want, 2: [(x > 0).sum()]}, unordered=(1,))
+
+
+@kernel(WARP)
+def reduce_exited_lanes(wrong: bool) -> Launch:
+    """Warp reduction after the threads past the end have returned"""
+    x = ints(150)
+    return Launch(3, 64, (x, np.zeros(1, np.int32), 150), {1: [x.sum()]})
+
+
+@kernel(WARP)
+def broadcast_from_exited(wrong: bool) -> Launch:
+    """Broadcast from a lane that has returned"""
+    x = ints((3, 32))
+    x[:, 0] = -1
+    first = np.array([row[row >= 0][0] for row in x])[:, None]
+    return Launch(3, 32, (x,), {0: np.where(x < 0, x, x - first)})
+
+
+@kernel(MASK)
+def mask_of_other_half(wrong: bool) -> Launch:
+    """Reduction by half warps that both pass the lower half's mask"""
+    x = ints((3, 32))
+    return Launch(3, 32, (x, Empty((3, 2), np.int32)), {1: x.reshape(3, 2, 16).sum(2)})
+
+
+@kernel(MASK)
+def masks_differ(wrong: bool) -> Launch:
+    """Vote in which lanes pass different, overlapping masks"""
+    x = ints((3, 32))
+    return Launch(3, 32, (x, Empty((3, 32), np.int32)), {1: np.cumsum(x > 0, 1) - (x > 0)})
+
+
+@kernel(MASK)
+def syncwarp_left_out(wrong: bool) -> Launch:
+    """__syncwarp of groups whose mask leaves out a lane"""
+    x = ints((3, 32))
+    want = x.reshape(3, 4, 8)[..., ::-1].reshape(3, 32)
+    return Launch(3, 32, (x, Empty((3, 32), np.int32)), {1: want})
+
+
+@kernel(MASK)
+def redux_stale_mask(wrong: bool) -> Launch:
+    """Reduction of each key's lanes with the mask of the first key"""
+    keys, x = ints((3, 32), 0, 4), integers((3, 32), -99, 99, np.int32)
+    want = [[x[r][keys[r] == k].max() for k in keys[r]] for r in range(3)]
+    return Launch(3, 32, (keys, x, Empty((3, 32), np.int32)), {2: want})
+
+
+@kernel(ENDLESS)
+def loop_without_step(wrong: bool) -> Launch:
+    """Loop that stores and does not advance"""
+    x = ints(100).astype(np.float32)
+    return Launch(2, 32, (x, Empty(100), 100), {1: x})
+
+
+@kernel(ENDLESS)
+def queue_never_empty(wrong: bool) -> Launch:
+    """Loop that ends at an exact value of a counter, which threads pass"""
+    x = ints(100)
+    return Launch(2, 64, (x, Empty(100, np.int32), np.zeros(1, np.int32), 100), {1: x * x})
+
+
+@kernel(ENDLESS)
+def compare_and_swap_stale(wrong: bool) -> Launch:
+    """Compare-and-swap that does not read the old value again"""
+    x = ints(50, 1, 9).astype(np.float32)
+    args = (x, np.zeros(1, np.float32), np.zeros(1, np.int32), 50)
+    return Launch(2, 32, args, {1: [x.sum()]})
+
+
+@kernel(ENDLESS)
+def list_with_cycle(wrong: bool) -> Launch:
+    """Walk along a linked list with a cycle that marks its elements"""
+    following = np.full(64, -1, np.int32)
+    following[:30] = np.arange(1, 31)
+    following[30] = 12
+    marks = np.zeros(64, np.int32)
+    marks[:32] = 1
+    return Launch(1, 32, (following, np.zeros(64, np.int32), np.arange(32, dtype=np.int32)), {1: marks})
 
 
 @kernel("hang")

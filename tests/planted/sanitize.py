@@ -33,7 +33,9 @@ OPTIONS = {"print-limit": "20", "show-backtrace": "no", "launch-timeout": "60", 
 OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
 RIGHT = "all"  # the name of the correct twins that one process runs
 # These may run until the time limit and keep the GPU busy, so they start last and have a lower limit.
-STUCK = {"hang", "deadlock", "divergent barrier", "lanes missing from a warp operation"}
+STUCK = {
+    "hang", "endless loop", "deadlock", "divergent barrier", "lanes missing from a warp operation", "wrong member mask"
+}  # fmt: skip
 
 
 def main() -> int:

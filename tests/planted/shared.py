@@ -44,6 +44,27 @@ def matmul_one_barrier(wrong: bool) -> Launch:
 
 
 @kernel(RACE)
+def warp_reduce_volatile(wrong: bool) -> Launch:
+    """Reduction by one warp with volatile instead of __syncwarp"""
+    x = integers((3, 64))
+    return Launch(3, 64, (x, Empty(3)), {1: x.sum(1)})
+
+
+@kernel(RACE)
+def warp_scan_volatile(wrong: bool) -> Launch:
+    """Prefix sums by one warp with volatile instead of __syncwarp"""
+    x = integers((3, 32), dtype=np.int32)
+    return Launch(3, 32, (x, Empty((3, 32), np.int32)), {1: x.cumsum(1)})
+
+
+@kernel(RACE)
+def volatile_exchange(wrong: bool) -> Launch:
+    """Exchange within each warp through volatile shared memory"""
+    x = integers((3, 4, 32), dtype=np.int32)
+    return Launch(3, (32, 4), (x, Empty((3, 4, 32), np.int32)), {1: x[..., ::-1]})
+
+
+@kernel(RACE)
 def warp_reduce_plain(wrong: bool) -> Launch:
     """Warp-synchronous reduction without __syncwarp"""
     x = integers((5, 32))
