@@ -96,8 +96,10 @@ class Device:
         return [cls(Context(drivers.numbered(first, number))) for number in range(count)]
 
     def reopened(self) -> Device:
-        """A new simulated device with the architecture and the checks of this one, to continue after it was lost."""
-        return Device(self.context.spec, fresh=True, checks=self.context.driver.checks)
+        """A new simulated device with the architecture, checks and step limit of this one, to continue after it was
+        lost."""
+        driver = self.context.driver
+        return Device(self.context.spec, fresh=True, checks=driver.checks, step_limit=driver.step_limit)
 
     @classmethod
     def of(cls, context: Context) -> Device:

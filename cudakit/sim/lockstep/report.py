@@ -226,7 +226,7 @@ class FaultReport:
 @dataclass(repr=False)
 class KernelReport(FaultReport):
     """A fault of a kernel. ``kind`` is "out of bounds", "misaligned", "use after free", "write to constant memory",
-    "divergent barrier", "deadlock", "hang", "endless loop", "trap", "assertion"... ``block`` and ``thread`` are those of
+    "divergent barrier", "deadlock", "hang", "endless loop", "trap"... ``block`` and ``thread`` are those of
     the first lane at fault; ``lanes`` counts the lanes with the same fault in the same instruction, and ``spread``
     describes the range of their threads or blocks, if known. ``kernel`` is the mangled name, ``launched`` the line that
     launched it, ``device`` the device that ran it ("sim:1"), "" if there is only one. ``parameter`` names the
