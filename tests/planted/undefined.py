@@ -23,6 +23,13 @@ def sum_not_zeroed(wrong: bool) -> Launch:
 
 
 @kernel(UNWRITTEN)
+def block_sum_not_zeroed(wrong: bool) -> Launch:
+    """Sums of a block's threads that are not set to zero, reduced in shared memory"""
+    x = integers((3, 150))
+    return Launch(3, 64, (x, Empty(3), 150), {1: x.sum(1)})
+
+
+@kernel(UNWRITTEN)
 def search_not_found(wrong: bool) -> Launch:
     """Result of a search that has no value if nothing is found"""
     x, keys = ints((50, 9), 0, 12), ints(50, 0, 12)

@@ -27,6 +27,7 @@ from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shared_memory import SharedChecks
+from cudakit.sim.checks.shared_values import SharedValues
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
@@ -67,6 +68,7 @@ class Guard:
             self.shared = SharedChecks(
                 batch, batch.shared, self.events, self.order, self.memory.chains, reach.shared_granule, reach.reserved
             )
+        self.values: SharedValues | None = None
         self.local = batch.local is not None and self.init and reach.local
         self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
 
@@ -83,6 +85,8 @@ class Guard:
                     if access.strong:
                         self._strong(access, piece, event, True, False)
                     self.shared.read(f, access, piece, event)
+                if self.values is not None:
+                    self._load_undefined(f, access, piece)
             elif home is self.batch.local:
                 if self.local:
                     self._read_local(f, access, piece)
@@ -121,8 +125,11 @@ class Guard:
                 self.memory.write(f, access, piece, event, part, self.order)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
+                if self.values is not None or f.storing is not None:
+                    self._store_undefined(f, access, piece)
             if access.strong:
                 self._strong(access, piece, event, False, True)
+        f.storing = None
 
     def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
         """Check an atomic; ``reads``: the old value is used (False for an exchange)."""
@@ -146,6 +153,23 @@ class Guard:
                 if reads:
                     self.shared.check_defined(f, access, piece)
                 self.shared.write(f, access, piece, event, None)
+                if self.values is not None:
+                    self.values.write(access, piece, None)
+
+    def _store_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Note the undefined values among those that a store writes to shared memory."""
+        if self.values is None:
+            self.values = SharedValues(piece.home)
+            self.batch.tainted = True
+        self.values.write(access, piece, f.storing)
+
+    def _load_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Note the undefined values among those that a load reads from shared memory."""
+        if self.values is None or (codes := self.values.read(access, piece)) is None:
+            return
+        if f.loaded is None:
+            f.loaded = np.zeros((f.lanes.count, access.count), np.uint16)
+        f.loaded[slice(None) if piece.choice is None else piece.choice] = codes
 
     def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
@@ -192,6 +216,8 @@ class Guard:
         """Note that a cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
             self.shared.issue(f, access, piece, self.events.access(access.site))
+        if self.values is not None:
+            self.values.write(access, piece, None)
 
     def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
         """Note that the lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""

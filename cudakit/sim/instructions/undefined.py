@@ -1,20 +1,21 @@
 """Hooks that follow undefined register values (lockstep/undefined.py) through an instruction, and report their uses.
 
-A use is a store, an address, a branch, or an operand of a vote. Arithmetic and moves pass the codes on. Bit operations
-and packing do not: compilers assemble values from parts in registers that start undefined.
+A use is a store to global memory, an address, a branch, or an operand of a vote. Arithmetic, moves, and stores to and
+loads from shared memory pass the codes on. Bit operations and packing do not: compilers assemble values from parts in
+registers that start undefined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from cudakit.sim.instructions.warp import shuffle_sources
 from cudakit.sim.lockstep.fragment import Fragment
-from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.program import reads_of, writes_of
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.program import UndefinedHook, reads_of, writes_of
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.undefined import UNWRITTEN, ValueOrigin, code_of, fail_use
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Negated, Operand, Register, Vector
@@ -28,16 +29,21 @@ _ARITHMETIC = frozenset((
 # fmt: on
 _PASSED = _ARITHMETIC | {"mov", "cvt", "cvta"}
 _VOTES = frozenset(("vote", "match", "redux"))
-_PRIVATE = ("local", "param", "param::func", "param::entry", "shared", "shared::cta", "shared::cluster")
+_GLOBAL = ("global",)
+_ELSEWHERE = (*_GLOBAL, "local", "const", "param", "param::func", "param::entry", "shared::cluster")
 
-Hook = Callable[[Fragment, Registers], None]
 Codes = Array | None
 
 
-def hook_of(slots: Mapping[str, int], instruction: Instruction) -> Hook | None:
+def hook_of(slots: Mapping[str, int], instruction: Instruction) -> UndefinedHook | None:
     """The hook of an instruction; None if it has no registers."""
     made = _Hook(slots, instruction)
     return made if made.reads or made.writes else None
+
+
+def loads_shared(instruction: Instruction) -> bool:
+    """Whether the instruction may load registers from shared memory."""
+    return instruction.opcode == "ld" and not any(space in spaces_of(instruction) for space in _ELSEWHERE)
 
 
 class _Hook:
@@ -51,8 +57,18 @@ class _Hook:
             self.guard = slots[instruction.guard[0].name], instruction.guard[1]
         self.reads = [slots[o.name] for o in reads_of(instruction) if isinstance(o, Register)]
         self.writes = [slots[o.name] for o in writes_of(instruction)]
+        self.stored = self._elements(instruction.operands[1]) if instruction.opcode == "st" else []
+        # whether it may store to shared memory
+        self.shares = bool(self.stored) and not any(space in spaces_of(instruction) for space in _ELSEWHERE)
+        self.loads = instruction.guard is None and loads_shared(instruction)
+        self.results = self._elements(instruction.operands[0]) if self.loads else []
         self.uses = self._uses()
-        self.shuffle = instruction.opcode == "shfl"
+        self.shuffle = ShuffleReads(slots, instruction) if instruction.opcode == "shfl" else None
+
+    def _elements(self, operand: Operand | None) -> list[int | None]:
+        """The slots of a vector's elements; None for an element that is not a register."""
+        elements = operand.elements if isinstance(operand, Vector) else (operand,)
+        return [self.slots[e.name] if isinstance(e, Register) else None for e in elements]
 
     def _uses(self) -> list[tuple[str, list[int]]]:
         """The operands whose undefined values are reported: how each is used, and its registers. A vector is reported
@@ -63,11 +79,10 @@ class _Hook:
             for operand in instruction.operands:
                 if isinstance(operand, Address) and isinstance(operand.base, Register):
                     uses.append(("is used as an address", [self.slots[operand.base.name]]))
-        if instruction.opcode == "st" and not any(space in spaces_of(instruction) for space in _PRIVATE):
-            value = instruction.operands[1]
-            elements = value.elements if isinstance(value, Vector) else (value,)
-            if all(isinstance(element, Register) for element in elements):
-                uses.append(("is stored", [self.slots[element.name] for element in elements]))  # type: ignore[union-attr]
+        if self.stored and any(space in spaces_of(instruction) for space in _GLOBAL):
+            slots = [slot for slot in self.stored if slot is not None]
+            if len(slots) == len(self.stored):
+                uses.append(("is stored", slots))
         if instruction.opcode in ("atom", "red"):
             values = instruction.operands[2 if instruction.opcode == "atom" else 1 :]
             uses += [("is the operand of an atomic", [self.slots[o.name]]) for o in values if isinstance(o, Register)]
@@ -77,7 +92,7 @@ class _Hook:
 
     def __call__(self, f: Fragment, r: Registers) -> None:
         undefined = f.frames[-1].undefined
-        if not undefined and not self.shuffle:
+        if not undefined and self.shuffle is None:
             return
         held: Array | None = None
         if self.guard is not None:
@@ -94,6 +109,9 @@ class _Hook:
                     codes = np.where(held, codes, 0)
                 if codes.any():
                     fail_use(f, self.instruction, codes, does)
+        if self.shares and held is None and any(slot in undefined for slot in self.stored):
+            nothing = np.zeros(f.lanes.count, np.uint16)
+            f.storing = np.stack([nothing if s is None else undefined.get(s, nothing) for s in self.stored], axis=1)
         if not self.writes:
             return
         for slot, new in zip(self.writes, self.follow(f, r, undefined), strict=True):
@@ -107,12 +125,21 @@ class _Hook:
             else:
                 undefined.pop(slot, None)
 
+    def after(self, f: Fragment) -> None:
+        """Take the codes of values that were loaded from shared memory."""
+        codes, f.loaded = f.loaded, None
+        if codes is None:
+            return
+        for number, slot in enumerate(self.results):
+            if slot is not None and number < codes.shape[1] and codes[:, number].any():
+                f.frames[-1].undefined[slot] = codes[:, number]
+
     def follow(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> list[Codes]:
         """The codes of each result, before the instruction is executed."""
         instruction = self.instruction
         nothing: list[Codes] = [None] * len(self.writes)
         opcode = instruction.opcode
-        if self.shuffle:
+        if self.shuffle is not None:
             return [self._shuffled(f, r, undefined), None][: len(self.writes)]
         if opcode in ("mma", "wmma"):
             return self._accumulated(undefined)
@@ -125,7 +152,7 @@ class _Hook:
             if a is None and b is None and p is None:
                 return nothing
             zero = np.uint16(0)
-            chosen = np.where(self._value(operands[3], r), zero if a is None else a, zero if b is None else b)
+            chosen = np.where(value_of(operands[3], self.slots, r), zero if a is None else a, zero if b is None else b)
             return [np.broadcast_to(chosen if p is None else np.maximum(chosen, p), (f.lanes.count,))]
         if opcode in ("and", "or") and "pred" in instruction.modifiers:
             a, b = (self._codes(o, undefined) for o in operands[1:3])
@@ -134,7 +161,9 @@ class _Hook:
             for codes, other, other_codes in ((a, operands[2], b), (b, operands[1], a)):
                 if codes is not None:
                     # a defined operand may decide the result
-                    known = (self._value(other, r) == decides) & (True if other_codes is None else other_codes == 0)
+                    known = (value_of(other, self.slots, r) == decides) & (
+                        True if other_codes is None else other_codes == 0
+                    )
                     out = np.maximum(out, np.where(known, np.uint16(0), codes))
             return [out]
         if opcode in ("not", "xor") and "pred" in instruction.modifiers:
@@ -160,14 +189,6 @@ class _Hook:
         register = operand.register if isinstance(operand, Negated) else operand
         return undefined.get(self.slots[register.name]) if isinstance(register, Register) else None
 
-    def _value(self, operand: Operand | None, r: Registers) -> Any:
-        """The value of a register or literal, as a predicate or a 32-bit integer."""
-        if isinstance(operand, Negated):
-            return ~r[self.slots[operand.register.name]]
-        if isinstance(operand, Register):
-            return r[self.slots[operand.name]]
-        return np.uint32(operand.bits & 0xFFFFFFFF) if isinstance(operand, Immediate) else np.uint32(0)
-
     def _accumulated(self, undefined: Mapping[int, Array]) -> list[Codes]:
         """The results of a matrix product: an element is undefined if its accumulator is."""
         results, sums = self.instruction.operands[0], self.instruction.operands[3:4]
@@ -179,22 +200,57 @@ class _Hook:
     def _shuffled(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> Codes:
         """The result of a shuffle: undefined if it is read from an undefined value, or from a lane that does not take
         part."""
-        lanes = f.lanes
-        _, value, lane, clamp, mask = self.instruction.operands
-        distance, bound, members = (
-            np.broadcast_to(self._value(o, r), (lanes.count,)).astype(np.uint32) for o in (lane, clamp, mask)
-        )
+        found = self.shuffle(f, r) if self.shuffle is not None else None
+        if found is None:
+            return None
+        places, absent = found
+        codes = self._codes(self.instruction.operands[1], undefined)
+        out = None if codes is None else f.lanes.pad(codes).reshape(-1).take(places)
+        if absent is None:
+            return out
+        mine = code_of(f, ValueOrigin(self.instruction, shuffle=True))
+        return np.where(absent, mine, np.uint16(0) if out is None else out)
+
+
+class ShuffleReads:
+    """The lanes that a shuffle reads: their places in a table of 32 per warp, and a mask of the lanes whose source does
+    not take part; None if all sources do."""
+
+    def __init__(self, slots: Mapping[str, int], instruction: Instruction) -> None:
+        self.slots, self.instruction = slots, instruction
+
+    def __call__(self, f: Fragment, r: Registers) -> tuple[Array, Array | None]:
+        lanes, guard = f.lanes, self.instruction.guard
+        lane, clamp, mask = (value_of(o, self.slots, r) for o in self.instruction.operands[2:])
+        if lane.ndim or clamp.ndim or guard is not None:
+            held = None if guard is None else r[self.slots[guard[0].name]] != guard[1]
+            return self._find(lanes, lane, clamp, mask, held)
+        key = ("reads", self.instruction.modifiers, int(lane), int(clamp))
+        kept: tuple[Array, tuple[Array, Array | None]] | None = lanes.cache.get(key)
+        if kept is None or not (kept[0] is mask or np.array_equal(kept[0], mask)):
+            kept = lanes.cache[key] = mask, self._find(lanes, lane, clamp, mask, None)
+        return kept[1]
+
+    def absent(self, f: Fragment, r: Registers) -> bool:
+        """Whether a lane reads one that does not take part."""
+        return self(f, r)[1] is not None
+
+    def _find(
+        self, lanes: LaneSet, lane: Array, clamp: Array, mask: Array, held: Array | None
+    ) -> tuple[Array, Array | None]:
+        distance, bound, members = (np.broadcast_to(v, (lanes.count,)).astype(np.uint32) for v in (lane, clamp, mask))
         source = shuffle_sources(self.instruction, lanes, distance, bound)
         here = np.zeros(lanes.warp_count * 32, np.bool_)
-        here[lanes.slots] = True
-        if self.guard is not None:
-            here[lanes.slots] = r[self.guard[0]] != self.guard[1]
-        rows = lanes.warp_rank * 32
-        absent = ~here.take(rows + source) | (members >> source.astype(np.uint32) & 1 == 0)
-        codes = self._codes(value, undefined)
-        out = np.zeros(lanes.count, np.uint16)
-        if codes is not None:
-            out = lanes.pad(codes).reshape(-1).take(rows + source)
-        if absent.any():
-            out = np.where(absent, code_of(f, ValueOrigin(self.instruction, shuffle=True)), out)
-        return out
+        here[lanes.slots] = True if held is None else held
+        places = lanes.warp_rank * 32 + source
+        absent = ~here.take(places) | (members >> source.astype(np.uint32) & 1 == 0)
+        return places, absent if absent.any() else None
+
+
+def value_of(operand: Operand | None, slots: Mapping[str, int], r: Registers) -> Any:
+    """The value of a register or literal, as a predicate or a 32-bit integer."""
+    if isinstance(operand, Negated):
+        return ~r[slots[operand.register.name]]
+    if isinstance(operand, Register):
+        return r[slots[operand.name]]
+    return np.uint32(operand.bits & 0xFFFFFFFF) if isinstance(operand, Immediate) else np.uint32(0)

@@ -110,12 +110,12 @@ class LaneScheduler:
                     return
                 if self.check_warp:
                     self.incomplete(f, block)
-            careful = bool(f.frames[-1].undefined)
+            careful = bool(f.frames[-1].undefined) or (self.batch.tainted and block.loads_shared)
             if block.sync is not None and self.check_warp:
                 mask = block.sync(f, f.regs)
                 check_masks(f, block.instructions[0], mask)
-                if block.instructions[0].opcode == "shfl":
-                    careful |= mask.ndim > 0 or not f.lanes.complete or int(mask) != FULL
+                if block.absent is not None and (mask.ndim > 0 or not f.lanes.complete or int(mask) != FULL):
+                    careful |= block.absent(f, f.regs)
             forced = f.released = False
             lanes = f.lanes
             count = counts[block.number]
@@ -143,7 +143,7 @@ class LaneScheduler:
                 else:
                     yes = int(np.count_nonzero(held))
                     some = 0 < yes < lanes.count
-                    if some and (f.frames[-1].undefined or not run_aside(queue, f, block, held)):
+                    if some and (f.frames[-1].undefined or self.batch.tainted or not run_aside(queue, f, block, held)):
                         self.part(f, block, held)
                         return
                     taken = some or (yes > 0) != block.negated

@@ -66,6 +66,8 @@ class Batch:
         # facts about the registers that were last used as shared addresses, by their ids
         self.shared_addresses: dict[int, SharedAddresses] = {}
         self.copies: Any = None
+        # whether undefined values have been stored to shared memory (undefined.py)
+        self.tainted = False
         # the checks of its accesses; None: no checks
         self.guard: AccessObserver | None = None
 
@@ -119,7 +121,20 @@ class Frame:
 class Fragment:
     """Lanes in lockstep, at the start of block ``block`` of the top frame's program."""
 
-    __slots__ = ("batch", "block", "epoch", "frames", "jumps", "lanes", "program", "regs", "released", "value")
+    __slots__ = (
+        "batch",
+        "block",
+        "epoch",
+        "frames",
+        "jumps",
+        "lanes",
+        "loaded",
+        "program",
+        "regs",
+        "released",
+        "storing",
+        "value",
+    )
 
     def __init__(self, batch: Batch, lanes: LaneSet, frames: list[Frame], block: int, epoch: int) -> None:
         self.batch = batch
@@ -134,6 +149,10 @@ class Fragment:
         self.value: Any = None
         # whether the warp operation at the start of the block need not wait any longer
         self.released = False
+        # the codes of undefined values that the current instruction stores to shared memory, and that it has loaded
+        # from there: (lanes, elements)
+        self.storing: Array | None = None
+        self.loaded: Array | None = None
 
     def path(self) -> tuple[int, ...]:
         """The position of the fragment, including its calls; fragments with equal paths may be united."""

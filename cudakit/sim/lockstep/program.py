@@ -7,7 +7,7 @@ the instruction that ends it, which the scheduler (control.py) executes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
 from cudakit.sim.ptx.ir import (
@@ -61,6 +61,16 @@ class ClusterCall:
         self.aligned = aligned
 
 
+class UndefinedHook(Protocol):
+    """Follows undefined values through one instruction: called before it, and with ``loads`` also ``after`` it."""
+
+    loads: bool
+
+    def __call__(self, f: Any, r: Registers) -> None: ...
+
+    def after(self, f: Any) -> None: ...
+
+
 class Aside(NamedTuple):
     """The slots that a block run in place reads, and those that it writes and that are live after it."""
 
@@ -72,6 +82,7 @@ class BasicBlock:
     """A basic block: instructions between two places where lanes can diverge or reconverge."""
 
     __slots__ = (
+        "absent",
         "arguments",
         "aside",
         "barrier",
@@ -84,6 +95,7 @@ class BasicBlock:
         "kind",
         "labels",
         "lines",
+        "loads_shared",
         "marks",
         "negated",
         "number",
@@ -120,8 +132,12 @@ class BasicBlock:
         self.results: tuple[int, ...] = ()
         # returns the member mask if the block starts with an instruction at which lanes of a warp wait for each other
         self.sync: Callable[[Any, Registers], Any] | None = None
+        # returns whether a lane reads an absent lane, if the block starts with a shuffle
+        self.absent: Callable[[Any, Registers], bool] | None = None
         # the slots needed to run the block that this one's branch jumps over in place; None: that is not possible
         self.aside: Aside | None = None
+        # whether it has loads that may be from shared memory
+        self.loads_shared = False
         # whether the loop that this block's backward jump closes may wait for other lanes
         self.spins = False
 
@@ -151,8 +167,8 @@ class Program:
         self.spins = False
         # registers that may be read before they are written
         self.unset: tuple[int, ...] = ()
-        # returns the hook of an instruction for undefined values: a function of the fragment and its registers
-        self.hook: Callable[[Instruction], Callable[[Any, Registers], None] | None] = lambda instruction: None
+        # returns the hook of an instruction for undefined values
+        self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
         self._careful: dict[int, Callable[[Any, Registers], None]] = {}
         self.ready = False
 
@@ -177,13 +193,17 @@ class Program:
         found = self._careful.get(index)
         if found is None:
             block, name = self.blocks[index], f"careful_{index}"
-            at = {line: hook for line, instruction in block.marks if (hook := self.hook(instruction)) is not None}
             source = [f"def {name}(f, r):", "    pass"]
-            for number, line in enumerate(block.lines):
-                if number in at:
-                    self.namespace[f"{name}_{number}"] = at[number]
-                    source.append(f"    {name}_{number}(f, r)")
-                source.append("    " + line)
+            starts = [line for line, _ in block.marks] + [len(block.lines)]
+            source += ["    " + line for line in block.lines[: starts[0]]]
+            for (first, instruction), end in zip(block.marks, starts[1:], strict=True):
+                hook = self.hook(instruction)
+                if hook is not None:
+                    self.namespace[f"{name}_{first}"] = hook
+                    source.append(f"    {name}_{first}(f, r)")
+                source += ["    " + line for line in block.lines[first:end]]
+                if hook is not None and hook.loads:
+                    source.append(f"    {name}_{first}.after(f)")
             exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
             found = self._careful[index] = self.namespace[name]
         return found
