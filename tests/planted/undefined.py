@@ -47,7 +47,7 @@ def switch_without_default(wrong: bool) -> Launch:
 
 @kernel(UNWRITTEN)
 def carry_first_round(wrong: bool) -> Launch:
-    """Value carried between rounds that has none in the first"""
+    """Value carried between rounds, undefined in the first"""
     x = ints((3, 96))
     return Launch(3, 32, (x, Empty((3, 96), np.int32)), {1: np.diff(x, axis=1, prepend=0)})
 

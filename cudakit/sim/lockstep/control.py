@@ -16,7 +16,7 @@ from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.masks import FULL, MISSING, check_masks
+from cudakit.sim.lockstep.masks import FULL, check_masks, fail_missing
 from cudakit.sim.lockstep.program import (
     BARRIER,
     BRANCH,
@@ -109,7 +109,7 @@ class LaneScheduler:
                     queue.defer(f)
                     return
                 if self.check_warp:
-                    self.incomplete(f, block)
+                    fail_missing(f, block.instructions[0], self.missing(f, block))
             careful = bool(f.frames[-1].undefined) or (self.batch.tainted and block.loads_shared)
             if block.sync is not None and self.check_warp:
                 mask = block.sync(f, f.regs)
@@ -366,22 +366,6 @@ class LaneScheduler:
         missing: Array = named & ~lanes.present
         # lanes past the end of a partial warp and lanes that have exited are not missing
         return missing & self.alive_bits(lanes) if missing.any() else missing
-
-    def incomplete(self, f: Fragment, block: BasicBlock) -> NoReturn:
-        """Report the lanes of a member mask that can never execute the instruction."""
-        instruction = block.instructions[0]
-        missing = self.missing(f, block)
-        warps = np.flatnonzero(missing)
-        position = int(f.lanes.warp_starts[warps[0]])
-        absent = [lane for lane in range(32) if int(missing[warps[0]]) >> lane & 1]
-        f.fail(
-            instruction,
-            MISSING,
-            f"the member mask of {instruction.name} includes lanes that are blocked elsewhere and never execute it: "
-            f"{', '.join(map(str, absent))} of this warp",
-            position,
-            int(np.isin(f.lanes.warp_rank, warps).sum()),
-        )
 
     def alive_bits(self, lanes: LaneSet) -> Array:
         """The live lanes of these warps that wait in any queue or barrier, as bits, one uint32 per warp."""

@@ -7,7 +7,7 @@ as the tiles of cooperative groups do. A mask may name lanes that have exited.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -41,6 +41,22 @@ def check_masks(f: Fragment, instruction: Instruction, mask: Any) -> None:
     _check(f, instruction, mask, taking)
     if taking is None:
         lanes.cache["masks"] = mask
+
+
+def fail_missing(f: Fragment, instruction: Instruction, missing: Array) -> NoReturn:
+    """Report the lanes of a member mask that can never execute the instruction. ``missing`` has them as bits, one
+    uint32 per warp of the fragment."""
+    warps = np.flatnonzero(missing)
+    position = int(f.lanes.warp_starts[warps[0]])
+    absent = [lane for lane in range(32) if int(missing[warps[0]]) >> lane & 1]
+    f.fail(
+        instruction,
+        MISSING,
+        f"the member mask of {instruction.name} includes lanes that are blocked elsewhere and never execute it: "
+        f"{', '.join(map(str, absent))} of this warp",
+        position,
+        int(np.isin(f.lanes.warp_rank, warps).sum()),
+    )
 
 
 def _check(f: Fragment, instruction: Instruction, mask: Array, taking: Array | None) -> None:

@@ -81,11 +81,11 @@ def launch(
     """
     config = _configuration(function, grid, block, shared, params, cluster, checks, counters, stack_limit)
     space = function.module.space
-    if step_limit is None:
-        step_limit = default_step_limit(config, params, space)
-    config = replace(config, step_limit=step_limit)
     services = RunServices(chip, space, heap or Heap(space), printf, function.module.sources.place)
     together = config.blocks if cooperative else _blocks_at_once(config, chip, function.spins)
+    if step_limit is None:
+        step_limit = default_step_limit(min(together, config.blocks) * config.threads, params, space)
+    config = replace(config, step_limit=step_limit)
     for program in function.reachable:
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
