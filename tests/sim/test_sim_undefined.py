@@ -92,6 +92,13 @@ extern "C" __global__ void valid_items(const float* x, float* y, float* sum, int
     if (threadIdx.x == 0) *sum = total;
 }
 
+// a pair of which one element has a value
+extern "C" __global__ void half_a_pair(const int* x, int* y, int which) {
+    int none, one, other;
+    asm("mov.v2.b32 {%0, %1}, {%2, %3};" : "=r"(one), "=r"(other) : "r"(x[threadIdx.x]), "r"(none));
+    y[threadIdx.x] = which ? other : one;
+}
+
 extern "C" __global__ void count_to(int* x, int n) {
     for (int i = 0; i < n; ++i) atomicAdd(x, 1);
 }
@@ -131,6 +138,13 @@ def test_a_variable_may_have_no_value_while_it_is_unused():
     x = X[:32].astype(np.float32)
     _, y = run("when_used", x, np.zeros(32, np.float32), 20)
     assert np.array_equal(y[:20], np.where(x > 1, x * np.where(x > 3, 2, 0.5), 0)[:20])
+
+
+def test_the_elements_of_a_moved_pair_have_values_of_their_own():
+    assert np.array_equal(run("half_a_pair", X[:32], np.zeros(32, np.int32), 0)[1], X[:32])
+    with pytest.raises(cudakit.DeviceFault) as caught:
+        run("half_a_pair", X[:32], np.zeros(32, np.int32), 1)
+    assert caught.value.report.kind == "uninitialised read"
 
 
 def test_cubs_items_past_the_end_may_have_no_value():

@@ -170,6 +170,9 @@ class _Hook:
             return [self._most(read)]
         if opcode == "mov" and isinstance(operands[1], Vector):
             parts = [self._codes(o, undefined) for o in operands[1].elements]
+            if isinstance(operands[0], Vector):
+                pairs = zip(operands[0].elements, parts, strict=True)
+                return [part for into, part in pairs if isinstance(into, Register)]
             if any(part is None for part in parts):
                 return nothing
             return [np.minimum.reduce([part for part in parts if part is not None])]
