@@ -256,8 +256,12 @@ def test_bad_modules_are_refused_with_a_reason(host: Host) -> None:
     elf = (cu.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, None)
     assert driver.cuModuleLoadData(b"\x7fELF and so on") == elf
     assert driver.cuModuleLoadData(PTX.replace(b"sm_75", b"sm_100"))[0] == cu.CUresult.CUDA_ERROR_INVALID_PTX
-    assert driver.cuModuleLoadData(PTX.replace(b"sm_75", b"sm_90a"))[0] == OK
-    assert Launcher(arch="sm_100").driver.cuModuleLoadData(PTX.replace(b"sm_75", b"sm_90a"))[0] != OK
+    hopper = PTX.replace(b"sm_75", b"sm_90a")
+    assert driver.cuModuleLoadData(hopper)[0] == cu.CUresult.CUDA_ERROR_INVALID_PTX
+    assert "8.0" in driver.simLastMessage()
+    hopper = hopper.replace(b".version 7.0", b".version 8.0")
+    assert driver.cuModuleLoadData(hopper)[0] == OK
+    assert Launcher(arch="sm_100").driver.cuModuleLoadData(hopper)[0] != OK
     with pytest.raises(TypeError):
         driver.cuModuleLoadData("text")
 

@@ -426,7 +426,7 @@ STORES = """\
 extern "C" __global__ void vectors(float4* y, int from) {
     if (threadIdx.x >= from) y[threadIdx.x] = make_float4(1, 2, 3, 4);
 }
-extern "C" __global__ void same(float* y) { if (blockIdx.x == 2) y[9] = threadIdx.x; }
+extern "C" __global__ void same(float* y) { if (blockIdx.x == 2) y[9] = gridDim.x; }
 """
 
 

@@ -77,7 +77,7 @@ class _Releases:
                 elif int(geometry.warp[theirs]) == warp:
                     holds = event <= max(release.warp, int(fences.event[theirs]))
                 else:
-                    # named barriers, and flags between warps: as far as they have come by now
+                    # named barriers, and flags between warps, up to the current event
                     holds = order.chains.ordered(int(geometry.warp[theirs]), event, warp)
                 if holds:
                     best = release.number
