@@ -137,9 +137,9 @@ def median_of(rows):
         return failed[0] if failed else rows[0]
     times = [row.times.device.median for row in rows]
     row = sorted(rows, key=lambda row: row.times.device.median)[len(rows) // 2]
-    shares = [row.rates.of_ceiling for row in rows]
+    shares = [row.rates.of_ceiling for row in rows if row.rates.of_ceiling is not None]  # None after a very short run
     row.timed(Spread.of(times), traffic=row.pipeline.bytes_in + row.pipeline.bytes_out)
-    row.rates.of_ceiling = float(np.median(shares))
+    row.rates.of_ceiling = float(np.median(shares)) if shares else None
     return row
 
 

@@ -29,7 +29,9 @@ def launch(device: Device, problems: Sequence[Problem]) -> dict[tuple[str, str],
 
 def profile(families: Sequence[str], device: str, report: Path) -> None:
     """Run `launch` in a new process under ncu. Raises ProfilerError if ncu is missing or fails."""
-    command = [sys.executable, "-m", "tests.counters", "--launch", "--device", device, "--families", ",".join(families)]
+    command = [sys.executable, "-m", "tests.counters", "--launch", "--device", device]
+    if families:
+        command += ["--families", ",".join(families)]
     profiling.run_ncu(command, report, metrics=METRICS)
 
 
