@@ -449,7 +449,7 @@ class Device:
 def _kernel_driver() -> str:
     """The version of NVIDIA's kernel driver, or "unknown"."""
     try:
-        text = Path("/proc/driver/nvidia/version").read_text()
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return "unknown"
     match = re.search(r"\b(\d+\.\d+(?:\.\d+)*)\b", text)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from cudakit import names
+from cudakit import names, system
 from cudakit.errors import CompileError, CudakitError, Refused
 from cudakit.shapes import Shape
 from cudakit.show import outputs, terminal
@@ -251,7 +251,8 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
     source that did not compile."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed before Python started
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        system.printable(getattr(sys, name))
     try:
         try:
             return main()
@@ -282,4 +283,4 @@ def guarded(main: Callable[[], int], *, verbose: bool = False) -> int:
 def _drop_stdout() -> None:
     """Redirect stdout to the null device, so that Python's flush at exit does not fail again."""
     with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(system.open_file(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -68,7 +68,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
         if device is not None:
             os.environ["CUDAKIT_DEVICE"] = device
     if sys.stdout.closed:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (flushed when this process ends)
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (flushed when this process ends)
         raise Refused(f"--run {script}: the script closed stdout, to which the result is printed: call flush() instead")
     # errors that the script caught count too
     faults = {str(fault): fault for fault in (*warned, *watch.reports())}

@@ -131,6 +131,6 @@ def _lines(file: str, name: str, source: str) -> list[str]:
     if file == name:
         return source.splitlines()
     try:
-        return Path(file).read_text(errors="replace").splitlines()
+        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []  # text that NVRTC adds, such as its list of name expressions

@@ -152,7 +152,7 @@ def _versions(directories: tuple[str, ...]) -> str:
         for directory in directories:
             file = Path(directory) / name
             if file.is_file():
-                match = _VERSION.search(file.read_text(errors="replace"))
+                match = _VERSION.search(file.read_text(encoding="utf-8", errors="replace"))
                 numbers.append(match[1] if match else "?")
                 break
         else:

@@ -173,14 +173,14 @@ def _users_header(file: str) -> Rest:
     if _library(file) or any(file.startswith(os.path.join(place, "")) for place in headers.cuda_directories()):
         return None
     try:
-        return Path(file).read_text(errors="replace").splitlines()
+        return Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
 
 
 def _library(file: str) -> str:
     """Return the folder of the library in _OF_LIBRARIES that a header is in, or ""."""
-    folders = file.split(os.sep)[:-1]
+    folders = Path(file).parts[:-1]
     return next((name for name in _OF_LIBRARIES if name in folders), "")
 
 
@@ -199,7 +199,7 @@ def _there(header: str, name: str = "") -> bool:
     """Return whether the installed CUDA headers have `header` and it declares `name`; older ones lack some."""
     for place in headers.cuda_directories():
         with contextlib.suppress(OSError):
-            return name in Path(place, header).read_text(errors="replace")
+            return name in Path(place, header).read_text(encoding="utf-8", errors="replace")
     return False
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cudakit import system
 from cudakit.errors import CompileError, check
 
 
@@ -21,7 +22,7 @@ def toolkits() -> list[Path]:
         os.environ.get("CUDA_PATH"),
         os.environ.get("CUDA_HOME"),
         os.environ.get("CONDA_PREFIX"),
-        "/usr/local/cuda",
+        *system.TOOLKITS,
     )
     roots = [Path(root) for root in named if root]
     if nvcc:
@@ -30,14 +31,13 @@ def toolkits() -> list[Path]:
 
 
 def installed_libraries(stem: str) -> list[Path]:
-    """Return the files named `stem`.so* in the first CUDA library folder that has any."""
-    folders = [Path(entry) / "nvidia" / "cu13" / "lib" for entry in sys.path if entry]
-    folders += [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-    for root in toolkits():
-        folders += [root / "lib64", root / "lib"]
-    folders += [Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib64")]
+    """Return the files of the library `stem`, such as "nvrtc", in the first CUDA library folder that has any."""
+    folders = [Path(entry, place) for entry in sys.path if entry for place in system.WHEEL_LIBRARIES]
+    folders += [Path(entry) for entry in os.environ.get(system.LIBRARY_PATH, "").split(os.pathsep) if entry]
+    folders += [root / place for root in toolkits() for place in system.TOOLKIT_LIBRARIES]
+    folders += map(Path, system.LIBRARY_PLACES)
     for folder in folders:
-        found = sorted(folder.glob(f"{stem}.so*"))
+        found = sorted(folder.glob(system.library_pattern(stem)))
         if found:
             return found
     return []
@@ -46,14 +46,14 @@ def installed_libraries(stem: str) -> list[Path]:
 @functools.cache
 def identity() -> str:
     """Return NVRTC's identity for cache keys; NVRTC is only loaded if its files do not show it."""
-    libraries = installed_libraries("libnvrtc")
-    if libraries and libraries[0].parent.parts[-3:] == ("nvidia", "cu13", "lib"):
+    libraries = installed_libraries("nvrtc")
+    if libraries and libraries[0].parent.as_posix().endswith(system.WHEEL_LIBRARIES):
         try:
             return "wheel " + importlib.metadata.version("nvidia-cuda-nvrtc")
         except importlib.metadata.PackageNotFoundError:
             pass  # copied without its metadata: names and sizes of the files identify it
     if libraries:
-        builtins = installed_libraries("libnvrtc-builtins")
+        builtins = installed_libraries("nvrtc-builtins")
         real = sorted({path.resolve() for path in (*libraries, *builtins)})
         return "file " + ",".join(f"{path.name}:{path.stat().st_size}" for path in real)
     major, minor = version(load())

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -29,6 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cudakit import system
 from cudakit.compile import headers
 from cudakit.compile import options as nvrtc_options
 from cudakit.errors import CompileError
@@ -107,6 +107,8 @@ def unavailable() -> str:
         return "CUDAKIT_PCH=never"
     if os.environ.get("NVRTC_DISABLE_PCH"):
         return "NVRTC_DISABLE_PCH is set"
+    if not system.FOLDER_LOCKS:
+        return "this system cannot lock the folders of precompiled headers"
     place = tempfile.gettempdir()
     if shutil.disk_usage(place).free < _FREE:
         return f"{place} has less than {_FREE >> 30} GiB free (set TMPDIR to use another folder)"
@@ -292,8 +294,10 @@ def _make_root() -> tuple[Path, int]:
     _sweep(Path(tempfile.gettempdir()))
     while True:
         root = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        hold = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(hold, fcntl.LOCK_SH)
+        try:
+            hold = system.lock_folder(root, exclusive=False)
+        except FileNotFoundError:  # another process has swept it
+            continue
         if root.is_dir():  # another process may have swept it before it was locked
             atexit.register(_remove, root, hold, os.getpid())
             return root, hold
@@ -310,11 +314,10 @@ def _sweep(place: Path) -> None:
     """Remove the folders in `place` that killed processes of this user left: they are not locked."""
     for folder in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if folder.lstat().st_uid != os.geteuid():
+            if folder.lstat().st_uid != system.user_id():
                 continue
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = system.lock_folder(folder, exclusive=True)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)

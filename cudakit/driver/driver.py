@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudakit import nvtx, tracebacks
+from cudakit import nvtx, system, tracebacks
 from cudakit.driver import at_exit
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
@@ -261,7 +261,9 @@ def _gpu(ordinal: int) -> Opened:
         result = driver.cuInit(0)
     except (RuntimeError, OSError) as error:
         # If libcuda is missing, the bindings raise (cuda.pathfinder.DynamicLibNotFoundError) and return no code.
-        raise _NoGpu(f"the NVIDIA driver library (libcuda.so.1) was not found: {_first_line(error)}") from error
+        raise _NoGpu(
+            f"the NVIDIA driver library ({system.DRIVER_LIBRARY}) was not found: {_first_line(error)}"
+        ) from error
     if result[0]:
         failed = failure(driver, "cuInit", result[0])
         if int(result[0]) in _NO_GPU:

@@ -304,7 +304,7 @@ def build(
             arch=arch,
             nvrtc_version=(0, 0),
             name=code.co_filename,
-            source=Path(code.co_filename).read_text() if Path(code.co_filename).is_file() else "",
+            source=Path(code.co_filename).read_text(encoding="utf-8") if Path(code.co_filename).is_file() else "",
             launch={
                 "compiler": compiler,
                 "symbol": name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 
@@ -34,6 +35,7 @@ def _float(text: str, size: int, dtype: str) -> Type:
 
 
 VOID = Type("void", "void")
+_LONG = ctypes.sizeof(ctypes.c_long)  # NVRTC follows the host: 4 bytes on Windows
 BUILTIN = {
     "v": VOID,
     "b": Type("bool", "bool", 1, False, "bool"),
@@ -44,8 +46,8 @@ BUILTIN = {
     "t": _int("unsigned short", 2, False),
     "i": _int("int", 4, True),
     "j": _int("unsigned int", 4, False),
-    "l": _int("long", 8, True),
-    "m": _int("unsigned long", 8, False),
+    "l": _int("long", _LONG, True),
+    "m": _int("unsigned long", _LONG, False),
     "x": _int("long long", 8, True),
     "y": _int("unsigned long long", 8, False),
     "n": Type("__int128", "struct", 16),

@@ -133,7 +133,7 @@ class Member:
         self._arrived: dict[Any, dict[int, bytes]] = {}
         self._broken: CudakitError | None = None
         try:
-            self._connection: Connection = Client((_LOCAL, port), authkey=key)
+            self._connection = Client((_LOCAL, port), authkey=key)
         except (OSError, EOFError) as error:
             raise CudakitError(
                 f"rank {rank} cannot reach the process that made the unique id ({error}): it must run until all ranks "

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.memory import layout
 
 CPU = 1
@@ -86,7 +87,7 @@ _USED_VERSIONED = b"used_dltensor_versioned"
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_api = ctypes.PyDLL(None)
+_api = system.python_library()
 _api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _api.PyCapsule_New.restype = ctypes.py_object
 # A destructor receives a capsule whose reference count is zero, so ctypes must not take a reference: plain addresses.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import weakref
 from typing import Any
 
+from cudakit import system
 from cudakit.driver.stream import Stream
 from cudakit.memory.allocation import Allocation
 
@@ -59,24 +59,21 @@ def _of_graph(stream: Stream, nbytes: int) -> int:
 
 
 # Graphs of other libraries call a function when they are destroyed, on a thread of the driver that must call neither
-# Python nor the driver. So the function is the C library's sem_post, and the memory is freed later: by the next capture
+# Python nor the driver. So the function only raises a semaphore, and the memory is freed later: by the next capture
 # here that finds the semaphore raised, or when the device is closed.
-_libc = ctypes.CDLL(None)
-_SEMAPHORE_BYTES = 64  # of a sem_t, with room to spare
 _NO_DESTRUCTOR_SYNC, _MOVE = 1, 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC, CU_GRAPH_USER_OBJECT_MOVE
-_of_graphs: dict[int, tuple[Any, Allocation]] = {}  # (semaphore, memory) by the semaphore's address
+_of_graphs: dict[int, tuple[system.Semaphore, Allocation]] = {}  # (semaphore, memory) by the semaphore's address
 
 
 def _keep_with(graph: Any, space: Allocation) -> None:
     context = space.context
-    ended = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
-    _libc.sem_init(ended, 0, 0)
-    post = context.driver.CUhostFn(ctypes.cast(_libc.sem_post, ctypes.c_void_p).value)
-    address = ctypes.addressof(ended)
-    user = context.call("cuUserObjectCreate", address, post, 1, _NO_DESTRUCTOR_SYNC)
+    ended = system.Semaphore()
+    user = context.call(
+        "cuUserObjectCreate", ended.address, context.driver.CUhostFn(ended.post), 1, _NO_DESTRUCTOR_SYNC
+    )
     context.call("cuGraphRetainUserObject", graph, user, 1, _MOVE)
-    _of_graphs[address] = ended, space
-    for other, (semaphore, _) in _of_graphs.copy().items():
+    _of_graphs[ended.address] = ended, space
+    for address, (semaphore, _) in _of_graphs.copy().items():
         # Other threads may run this loop too: a semaphore that was raised once lets only one of them pass.
-        if not _libc.sem_trywait(semaphore):
-            del _of_graphs[other]
+        if semaphore.try_wait():
+            del _of_graphs[address]

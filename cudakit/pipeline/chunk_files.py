@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.files import write_whole
 
 _SYNCS = 8  # threads that sync
@@ -61,8 +62,8 @@ class ChunkFiles:
         # The folders above may be new, too.
         folders = {above for path in due for above in path.parents if above.is_relative_to(self.folder)}
         with ThreadPoolExecutor(_SYNCS, "pipeline sync") as pool:
-            list(pool.map(sync_path, due))
-            list(pool.map(sync_path, folders))
+            list(pool.map(system.sync_path, due))
+            list(pool.map(system.sync_path, folders))
 
     def _add(self, path: Path) -> None:
         with self._lock:
@@ -71,10 +72,10 @@ class ChunkFiles:
     def _made(self, path: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
-            return os.open(path, flags, 0o666)
+            return system.open_file(path, flags)
         except FileNotFoundError:
             self._make_folder(path.parent)
-            return os.open(path, flags, 0o666)
+            return system.open_file(path, flags)
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, but not `self.folder`."""
@@ -89,21 +90,10 @@ class ChunkFiles:
             folder.mkdir(exist_ok=True)
 
 
-def sync_path(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
-    if os.name == "nt" and path.is_dir():  # a folder cannot be opened there
-        return
-    file = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
 def write_synced(path: Path, text: str) -> None:
     """Write a small file atomically: after a power failure too, it has its old or its new contents."""
     aside = path.with_name(f".{path.name}.part")
-    aside.write_text(text, encoding="utf-8")
-    sync_path(aside)
+    aside.write_text(text, encoding="utf-8", newline="\n")
+    system.sync_path(aside)
     aside.replace(path)
-    sync_path(path.parent)
+    system.sync_path(path.parent)

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cudakit import system
 from cudakit.errors import CudakitError
-from cudakit.pipeline import process_memory
 from cudakit.pipeline.chunk import Progress, WorkerProgress
 from cudakit.pipeline.layout import unit_of
 from cudakit.pipeline.ranges import Range, aligned, common, gaps
@@ -129,7 +129,7 @@ class ClusterRun:
 
     def run(self) -> PipelineReport:
         """Run it. Raises PipelineError from the failure that stopped it."""
-        before = process_memory.peak_from_now()
+        before = system.peak_memory_from_now()
         self._begin = time.perf_counter()
         began = time.time()
         self._client.subscribe_topic(self._topic, lambda event: self._reported.put(event[1]))
@@ -160,7 +160,7 @@ class ClusterRun:
                     self._cancel()
             for thing in (*self._request.sources, *self._request.sinks):
                 thing.close()
-        return self._report(time.perf_counter() - self._begin, began, process_memory.peak() - before)
+        return self._report(time.perf_counter() - self._begin, began, system.peak_memory() - before)
 
     # The loop ---------------------------------------------------------------------------------------------------------
 

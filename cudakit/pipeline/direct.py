@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.files import HostArray, as_bytes, read_whole, write_whole
-from cudakit.pipeline.refusals import FileRefused
+from cudakit.pipeline.refusals import FileRefused, explained
 
 #: The alignment of direct reads and writes, in bytes: a multiple of the block size of all usual disks.
 PAGE = 4096
@@ -44,7 +45,7 @@ class DiskFile:
     def __init__(self, path: Path, flags: int, *, direct: bool) -> None:
         self.path = path
         self._file = _open_direct(path, flags) if direct else None
-        self._cached = os.open(path, flags & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL) if direct else flags, 0o666)
+        self._cached = system.open_file(path, flags & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL) if direct else flags)
 
     def read(self, into: HostArray, offset: int) -> None:
         """Fill a contiguous array with the bytes from `offset` on.
@@ -74,7 +75,7 @@ class DiskFile:
         """Read whole pages. needed: bytes after which the file may end; all if None."""
         view, done, due = as_bytes(pages), 0, len(pages) if needed is None else needed
         while done < due:
-            got = os.preadv(file, [view[done:]], offset + done)
+            got = system.read_at(file, view[done:], offset + done)
             if got == 0 or (got % PAGE and done + got < due):
                 raise EOFError(
                     f"{self.path} ends at byte {offset + done + got:,}, {due - done - got:,} bytes too early: write "
@@ -112,7 +113,8 @@ class DiskFile:
     def drop(self) -> None:
         """Write the file's pages in the page cache to disk, and remove them from the cache."""
         self.sync()
-        os.posix_fadvise(self._cached, 0, 0, os.POSIX_FADV_DONTNEED)
+        with explained(f"the page cache of {self.path}", "measure with direct=True on a system that supports it"):
+            system.drop_cached(self._cached)
 
     def close(self) -> None:
         """Close the file."""
@@ -124,9 +126,7 @@ class DiskFile:
 def _open_direct(path: Path, flags: int) -> int:
     there = path.exists()
     try:
-        if not hasattr(os, "O_DIRECT"):
-            raise OSError(errno.EINVAL, "this system has no O_DIRECT")
-        return os.open(path, flags | os.O_DIRECT, 0o666)
+        return system.open_direct(path, flags)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from cudakit import nvtx
+from cudakit import nvtx, system
 from cudakit.driver.stream import Event, Stream
 from cudakit.errors import CudakitError
 from cudakit.memory.array import DeviceArray
-from cudakit.pipeline import failures, link, process_memory
+from cudakit.pipeline import failures, link
 from cudakit.pipeline.buffers import DEPTH, ChunkBuffer, Clock, StreamSlot
 from cudakit.pipeline.chunk import Chunk, Progress
 from cudakit.pipeline.files import HostArray
@@ -65,7 +65,7 @@ class Execution:
     def run(self) -> PipelineReport:
         """Run it. Raises PipelineError from the failure that stopped it. The buffers are always freed."""
         request, state = self.request, self.state
-        before = process_memory.peak_from_now()
+        before = system.peak_memory_from_now()
         interrupted: BaseException | None = None
         try:
             self._make()
@@ -84,7 +84,7 @@ class Execution:
                     self.report.link = link.mean([*links, self._link()])
         finally:
             self._close()
-        self._finish(seconds, process_memory.peak() - before)
+        self._finish(seconds, system.peak_memory() - before)
         if interrupted is not None:
             raise interrupted
         if state.failure is not None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import io
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.memory.layout import is_contiguous
 from cudakit.pipeline.direct import PAGE, DiskFile
 from cudakit.pipeline.files import HostArray, file_of, npy_header, place_in_file, write_whole
@@ -102,8 +104,8 @@ class JournaledSink(Sink):
         with explained(f"{file}, the place for the results,", "pass another output, or free disk space"):
             self._journal = journal
             journal.open(finished)
-            self._file = os.open(file, flags, 0o666)
-            journal.follow(functools.partial(os.fdatasync, self._file))
+            self._file = system.open_file(file, flags)
+            journal.follow(functools.partial(system.sync_data, self._file))
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
         if self._file is None or self._item is None or self._journal is None:
@@ -134,20 +136,28 @@ class JournaledSink(Sink):
 
     def close(self) -> None:
         journal, self._journal = self._journal, None
+        opened = self._file is not None
+        try:
+            nothing = journal is not None and not journal.added and not self._whole
+            if journal is not None:
+                journal.close(remove=nothing or self._whole)
+            self._close_file()
+            if nothing and opened:
+                self._discard()
+        finally:
+            self._close_file()
+            self._lock.release()
+
+    def _close_file(self) -> None:
+        """Close the file of the results, which is on disk. Idempotent."""
         file, self._file = self._file, None
         direct, self._direct = self._direct, None
         try:
-            if journal is not None:
-                nothing = not journal.added and not self._whole
-                journal.close(remove=nothing or self._whole)
-                if nothing and file is not None:
-                    self._discard()
             if file is not None:
                 os.close(file)
         finally:
             if direct is not None:
                 direct.close()
-            self._lock.release()
 
 
 class ToMap(JournaledSink):
@@ -268,7 +278,7 @@ class ToFile(JournaledSink):
             with explained(f"{self._part}, the place for the results,", "pass another output, or free disk space"):
                 write_whole(self._file, np.frombuffer(header, np.uint8), 0)
                 if spec.count is not None:
-                    os.ftruncate(self._file, self._offset + spec.count * spec.item.nbytes + len(trailer))
+                    system.set_length(self._file, self._offset + spec.count * spec.item.nbytes + len(trailer))
             if self._unbuffered:
                 self._direct = DiskFile(self._part, os.O_RDWR, direct=True)
         return finished
@@ -303,7 +313,9 @@ class ToFile(JournaledSink):
                 f"{self.path} was made by another program during the run: move it, and pass resume=True to save the "
                 "results"
             )
-        self._part.replace(self.path)
+        self._close_file()  # Windows renames no open file
+        with explained(f"{self.path}, the place for the results,", "close it in other programs, and pass resume=True"):
+            self._part.replace(self.path)
         self._whole = True
 
 
@@ -344,8 +356,7 @@ def expect_disk(folder: Path, spec: SinkSpec, finished: int) -> None:
     """Raise FileRefused if the disk has no room for the remaining results."""
     if spec.count is None:
         return
-    disk = os.statvfs(folder)
-    free, due = disk.f_bavail * disk.f_frsize, (spec.count - finished) * spec.item.nbytes
+    free, due = shutil.disk_usage(folder).free, (spec.count - finished) * spec.item.nbytes
     if due > free:
         raise FileRefused(
             f"the results need {due / 1e9:,.1f} GB in {folder}, and {free / 1e9:,.1f} GB are free there: free disk "

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import mmap
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from cudakit import system
 from cudakit.memory.array import as_dtype
 from cudakit.pipeline.refusals import ContentsRefused, explained
 
 HostArray = npt.NDArray[Any]
 
-_GRANULARITY = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 65536
 _PIECE = 1 << 30  # Linux reads and writes at most 2^31 bytes per call
 
 
@@ -30,7 +30,7 @@ def place_in_file(array: np.memmap[Any, Any]) -> int:
     It is computed from the address, because a slice has the `offset` of the whole map.
     """
     mapped: Any = array._mmap  # type: ignore[attr-defined]
-    begin = array.offset - array.offset % _GRANULARITY
+    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     return int(begin + array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data)
 
 
@@ -80,7 +80,7 @@ def read_whole(file: int, into: HostArray, offset: int, path: Path) -> None:
     data = as_bytes(into)
     done = 0
     while done < len(data):
-        got = os.preadv(file, [data[done : done + _PIECE]], offset + done)
+        got = system.read_at(file, data[done : done + _PIECE], offset + done)
         if got == 0:
             raise EOFError(
                 f"{path} ends at byte {offset + done:,}, {len(data) - done:,} bytes too early: write the file again"
@@ -93,7 +93,7 @@ def write_whole(file: int, data: HostArray, offset: int) -> None:
     view = as_bytes(data)
     done = 0
     while done < len(view):
-        done += os.pwrite(file, view[done : done + _PIECE], offset + done)
+        done += system.write_at(file, view[done : done + _PIECE], offset + done)
 
 
 def as_bytes(array: HostArray) -> memoryview:

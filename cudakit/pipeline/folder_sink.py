@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.file_sinks import expect_disk, expect_folder, npy_header_bytes
 from cudakit.pipeline.files import HostArray, is_result, write_whole
 from cudakit.pipeline.journal import expect_same_job, read_text, write_aside
@@ -146,25 +147,26 @@ class ToFolder(Sink):
     def _write(self, files: list[tuple[str, HostArray]]) -> None:
         """Write each file under a temporary name, sync all of them to disk, then rename them."""
         open_files: dict[Path, int] = {}
+        opened = contextlib.ExitStack()
         try:
             for name, item in files:
                 aside = self.path / f".{name}.part"
-                file = open_files[aside] = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                file = open_files[aside] = system.open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+                opened.callback(os.close, file)
                 write_whole(file, np.frombuffer(self._header, np.uint8), 0)
                 write_whole(file, item, len(self._header))
             if self._syncs is not None:
-                list(self._syncs.map(os.fdatasync, open_files.values()))
+                list(self._syncs.map(system.sync_data, open_files.values()))
+            opened.close()  # Windows renames no open file
             for (name, _), aside in zip(files, open_files, strict=True):
                 aside.replace(self.path / name)
                 self._wrote = True
         except BaseException:
+            opened.close()
             for aside in open_files:
                 with contextlib.suppress(OSError):
                     aside.unlink()
             raise
-        finally:
-            for file in open_files.values():
-                os.close(file)
 
     def portion(self, attempt: str) -> Sink:
         shares = self.path.resolve() / _SHARES

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cudakit import system
 from cudakit.pipeline.files import HostArray, is_result, npy_header, read_whole
 from cudakit.pipeline.refusals import ContentsRefused, explained
 from cudakit.pipeline.sources import Item, Source, file_modified, files_identity
@@ -93,7 +94,7 @@ def _read_page(page: FromTIFF, into: HostArray) -> None:
 
 
 def _read_numbers(path: str, offset: int, into: HostArray) -> None:
-    file = os.open(path, os.O_RDONLY)
+    file = system.open_file(path, os.O_RDONLY)
     try:
         read_whole(file, into, offset, Path(path))
     finally:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.file_sinks import expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray, read_whole
 from cudakit.pipeline.framed import FramedFile
@@ -110,7 +111,7 @@ class FromHDF5(Source):
         if self._offset is None:
             self._opened()[self.dataset].read_direct(into, np.s_[start:stop])
             return
-        file = os.open(self.path, os.O_RDONLY)
+        file = system.open_file(self.path, os.O_RDONLY)
         try:
             read_whole(file, into, self._offset + start * self.item.nbytes, self.path)
         finally:
@@ -245,11 +246,7 @@ class ToHDF5(FramedFile):
             super().finish(count)
             return
         self._open.close()
-        file = os.open(self._part, os.O_RDONLY)
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        system.sync_path(self._part)
         if self.path.exists() and not self._replaces:
             raise FileOccupied(f"{self.path} was made by another program during the run: move it, and run again")
         self._part.replace(self.path)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cudakit import system
 from cudakit.pipeline.ranges import Range, gaps, merged
 from cudakit.pipeline.refusals import ContentsRefused, explained
 
@@ -17,7 +18,7 @@ from cudakit.pipeline.refusals import ContentsRefused, explained
 def write_aside(path: Path, text: str) -> None:
     """Write a small file atomically: if the process is killed, the file has its old or its new contents."""
     aside = path.with_name(path.name + ".new")
-    aside.write_text(text, encoding="utf-8")
+    aside.write_text(text, encoding="utf-8", newline="\n")
     aside.replace(path)
 
 
@@ -122,7 +123,7 @@ class Journal:
         self._have = list(finished)
         lines = [json.dumps(self._job, sort_keys=True), *(f"{start} {stop}" for start, stop in finished)]
         write_aside(self.path, "\n".join(lines) + "\n")
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        self._file = system.open_file(self.path, os.O_WRONLY | os.O_APPEND)
 
     def follow(self, sync: Callable[[], None]) -> None:
         """Start the thread that records ranges. sync: returns when all data that was written before is on disk."""

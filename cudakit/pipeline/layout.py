@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudakit import system
 from cudakit.pipeline.request import RunRequest
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def plan(request: RunRequest, neighbours: int = 1) -> BufferLayout:
     on_device = streams * (copied + written) + in_buffers * sum(there)
     pinned = in_buffers * copied + out_buffers * written
     budget = min(map(_free, devices)) // 2 if memory is None else memory
-    host_budget = _available() // 4 // neighbours if host_memory is None else host_memory
+    host_budget = system.available_memory() // 4 // neighbours if host_memory is None else host_memory
     limits = [
         ("device memory", "memory", budget, on_device),
         ("pinned host memory", "host_memory", host_budget, pinned),
@@ -132,12 +131,3 @@ def _free(device: Device) -> int:
             for name in (names.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, names.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
         )
     return device.memory_info().free + reserved - used
-
-
-def _available() -> int:
-    """Bytes of host memory that can be allocated without swapping."""
-    try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

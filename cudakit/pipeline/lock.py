@@ -11,19 +11,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cudakit import system
 from cudakit.pipeline.refusals import OutputBusy, explained
 
 #: The part of an output that a run writes: (first byte, byte after the last), names of files, or None for everything.
 Part = Sequence[int] | Sequence[str] | None
 
 _TURN = 1 << 62  # the byte that is locked while claims are read or changed
-_FLOCK = "hhqqi0q"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 
 
 def overlap(one: Part, other: Part) -> bool:
@@ -51,7 +50,7 @@ class OutputLock:
         overlaps."""
         with explained(f"the lock file {self.path} of the output {output}", "pass another output"):
             while True:
-                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+                file = system.open_file(self.path, os.O_RDWR | os.O_CREAT)
                 try:
                     with _turn(file):
                         if self._named(file):
@@ -84,19 +83,24 @@ class OutputLock:
             os.ftruncate(file, 0)
         end = os.fstat(file).st_size
         self._claim = end + 1  # on a new line, even if a killed process left an incomplete one
-        os.pwrite(file, ("\n" + json.dumps({"pid": os.getpid(), "part": part}) + "\n").encode(), end)
-        _set(file, self._claim, held=True)
+        system.write_at(file, ("\n" + json.dumps({"pid": os.getpid(), "part": part}) + "\n").encode(), end)
+        system.lock_byte(file, self._claim)
         return [claim["part"] for claim in others]
 
     def release(self) -> None:
         """Release the claim. Idempotent."""
         if self._file is None:
             return
+        unused = False
         with contextlib.suppress(OSError), _turn(self._file):
-            _set(self._file, self._claim, held=False)
-            if next(_claims(self._file), None) is None:
+            system.unlock_byte(self._file, self._claim)
+            unused = next(_claims(self._file), None) is None
+            if unused and system.REMOVES_OPEN_FILES:
                 self.path.unlink(missing_ok=True)
         self._drop()
+        if unused and not system.REMOVES_OPEN_FILES:
+            with contextlib.suppress(OSError):  # another run has opened it since
+                self.path.unlink()
 
     def _drop(self) -> None:
         if self._file is not None:
@@ -106,10 +110,11 @@ class OutputLock:
 
 def _claims(file: int) -> Iterator[dict[str, Any]]:
     """Yield the claims of active runs in a lock file, except the claim held by this descriptor."""
-    size = os.fstat(file).st_size
+    text = bytearray(os.fstat(file).st_size)
+    del text[system.read_at(file, text, 0) :]
     begin = 0
-    for line in os.pread(file, size, 0).split(b"\n"):
-        if line and _held(file, begin):
+    for line in text.split(b"\n"):
+        if line and system.byte_is_locked(file, begin):
             yield json.loads(line)
         begin += len(line) + 1
 
@@ -117,32 +122,11 @@ def _claims(file: int) -> Iterator[dict[str, Any]]:
 @contextlib.contextmanager
 def _turn(file: int) -> Iterator[None]:
     """Exclusive access to the claims of a lock file, among all processes and threads."""
-    _set(file, _TURN, held=True, wait=True)
+    system.lock_byte(file, _TURN, wait=True)
     try:
         yield
     finally:
-        _set(file, _TURN, held=False)
-
-
-# Open file description locks: unlike process locks, they also exclude threads of one process, and closing another
-# descriptor of the file does not release them.
-
-
-def _set(file: int, byte: int, *, held: bool, wait: bool = False) -> None:
-    import fcntl  # not on Windows
-
-    kind = fcntl.F_WRLCK if held else fcntl.F_UNLCK
-    command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
-    fcntl.fcntl(file, command, struct.pack(_FLOCK, kind, os.SEEK_SET, byte, 1, 0))
-
-
-def _held(file: int, byte: int) -> bool:
-    """Whether another descriptor holds a lock on the byte."""
-    import fcntl
-
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-    answer: bytes = fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+        system.unlock_byte(file, _TURN)
 
 
 # A forked child has copies of the descriptors, which would keep a lock after the run's process has ended.

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cudakit import system
 from cudakit.errors import CudakitError
 from cudakit.pipeline.refusals import FileRefused, OutputBusy, explained
 
@@ -185,7 +186,7 @@ class ObjectLock:
             host, pid = str(held.get("host", "?")), int(held.get("pid", 0))
         except (ValueError, AttributeError):
             host, pid = "?", 0
-        if host == socket.gethostname() and not _alive(pid):
+        if host == socket.gethostname() and not system.is_running(pid):
             return
         raise OutputBusy(
             f"{output} is being written by process {pid} on {host}: wait until it has finished, stop it, or pass "
@@ -207,16 +208,3 @@ def _no_create(output: str, why: str) -> str:
         f"the store of {output} cannot create an object only if it does not exist ({why}), so two runs could write "
         "to it at once: write to a local folder, and copy it"
     )
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process of this host exists; True if it cannot be known."""
-    if os.name == "nt":
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        pass
-    return True

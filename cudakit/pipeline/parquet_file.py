@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cudakit.pipeline.chunk_files import sync_path
+from cudakit import system
 from cudakit.pipeline.file_sinks import expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.lock import OutputLock
@@ -57,11 +57,11 @@ class ParquetFile(Sink):
         if self._writer is None or self._spec is None:
             raise ValueError(f"{self.path} is not open")
         self._writer.close()
-        sync_path(self._part)
+        system.sync_path(self._part)
         if self.path.exists() and not self._spec.overwrite:
             raise FileOccupied(f"{self.path} was made by another program during the run: move it, and run again")
         self._part.replace(self.path)
-        sync_path(self.path.parent)
+        system.sync_path(self.path.parent)
         self._writer = None
 
     def close(self) -> None:

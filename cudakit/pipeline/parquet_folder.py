@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cudakit.pipeline.chunk_files import sync_path
+from cudakit import system
 from cudakit.pipeline.file_sinks import expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.journal import expect_same_job, read_text, write_aside
@@ -101,7 +101,7 @@ class ParquetFolder(Sink):
         try:
             group = max(stop - start, 1)
             parquet_package().write_table(table, aside, compression=self._compression, row_group_size=group)
-            sync_path(aside)
+            system.sync_path(aside)
             aside.replace(self.path / name)
         except BaseException:
             aside.unlink(missing_ok=True)
@@ -124,7 +124,7 @@ class ParquetFolder(Sink):
     def finish(self, count: int) -> None:
         if not count and self._spec is not None:
             self.write(0, 0, np.empty((0, *self._spec.item.shape), self._spec.item.dtype))
-        sync_path(self.path)
+        system.sync_path(self.path)
         self._record.unlink(missing_ok=True)
 
     def close(self) -> None:

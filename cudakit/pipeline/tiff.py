@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.files import HostArray, read_whole
 from cudakit.pipeline.framed import FramedFile
 from cudakit.pipeline.ranges import Range
@@ -118,7 +119,7 @@ class FromTIFF(Source):
             for number in range(start, stop):
                 into[number - start] = pages[number].asarray()
             return
-        file = os.open(self.path, os.O_RDONLY)
+        file = system.open_file(self.path, os.O_RDONLY)
         try:
             while start < stop:
                 end = start + 1

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cudakit.pipeline.chunk_files import ChunkFiles, sync_path, write_synced
+from cudakit import system
+from cudakit.pipeline.chunk_files import ChunkFiles, write_synced
 from cudakit.pipeline.file_sinks import JournaledSink, expect_disk, expect_folder
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.journal import Journal, read_text
@@ -163,7 +164,7 @@ class ZarrFolder(JournaledSink):
         if self.path.exists():
             self.path.rename(old)
         self._part.rename(self.path)
-        sync_path(self.path.parent)
+        system.sync_path(self.path.parent)
         shutil.rmtree(old, ignore_errors=True)
 
     def close(self) -> None:

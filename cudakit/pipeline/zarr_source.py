@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit import system
 from cudakit.pipeline.files import HostArray, read_whole
 from cudakit.pipeline.refusals import ContentsRefused, FileMissing, explained
 from cudakit.pipeline.sources import Item, Source
@@ -105,7 +106,7 @@ class FromZarr(Source):
     def _read_chunk(self, path: Path, skipped: int, into: HostArray) -> None:
         """Read items of one stored chunk, after the first `skipped` ones. A missing chunk has the fill value."""
         try:
-            file = os.open(path, os.O_RDONLY)
+            file = system.open_file(path, os.O_RDONLY)
         except FileNotFoundError:
             into[...] = self._stored.fill if self._stored is not None else 0
             return

@@ -55,7 +55,7 @@ def find_ncu() -> str | None:
 def ncu_version(ncu: str) -> str:
     """Return the version that `ncu --version` prints, such as "2025.3.1.0"; "" if it prints none."""
     try:
-        done = subprocess.run([ncu, "--version"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([ncu, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     words = done.stdout.split()
@@ -127,7 +127,9 @@ def run_ncu(
     own: list[str] = []
     others: list[str] = []
     try:
-        running = subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        running = subprocess.Popen(
+            whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+        )
     except OSError as error:
         raise ProfilerError(f"{ncu} cannot be started: {error}") from error
     with running:

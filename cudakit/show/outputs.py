@@ -74,7 +74,7 @@ def write_file(destination: str | Path, content: str | bytes) -> None:
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
-            path.write_text(content, encoding="utf-8")
+            path.write_text(content, encoding="utf-8", newline="\n")
     except (OSError, ValueError) as error:
         if new:
             with contextlib.suppress(OSError):

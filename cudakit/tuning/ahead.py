@@ -3,20 +3,20 @@ interpreter's lock."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import Generic, TypeVar
 
+from cudakit import system
+
 T = TypeVar("T")
 
 
 def threads_here() -> int:
     """Return the number of concurrent compiles: the CPUs of this process, except one for measuring."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cpus - 1)
+    return max(1, system.usable_cores() - 1)
 
 
 class Ahead(Generic[T]):
