@@ -91,6 +91,9 @@ def become_windows(preload: tuple[str, ...] = ()) -> None:
 
 # ctypes ---------------------------------------------------------------------------------------------------------------
 
+# Linux' ctypes.wintypes has them with 8 bytes, the size of `long`.
+wintypes.DWORD, wintypes.BOOL = ctypes.c_uint32, ctypes.c_int32  # type: ignore[assignment, misc]
+
 
 class _Overlapped(ctypes.Structure):
     _fields_ = [
@@ -332,7 +335,9 @@ def _emulate_files() -> None:
         for process in listdir("/proc"):
             if process.isdigit():
                 with contextlib.suppress(OSError):
-                    used += [readlink(f"/proc/{process}/fd/{file}") for file in listdir(f"/proc/{process}/fd")]
+                    for file in listdir(f"/proc/{process}/fd"):
+                        with contextlib.suppress(OSError):  # closed since, as that of the folder itself
+                            used.append(readlink(f"/proc/{process}/fd/{file}"))
         with contextlib.suppress(OSError), real_text("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             used += [line.split(maxsplit=5)[-1].rstrip("\n") for line in maps]
         if any(one == name or one.startswith(name + "/") for one in used):
