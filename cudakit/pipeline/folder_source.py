@@ -44,8 +44,8 @@ class FromFiles(Source):
         self.item = self._file(self._paths[0], decode=True)[0]
         self.count = len(self._paths)
         names = [Path(path).stem for path in self._paths]
-        twice = len(set(names)) < len(names)
-        # Results are saved under these names, so equal names would overwrite each other.
+        # Results are saved under these names, so equal names would overwrite each other; on Windows A and a are equal.
+        twice = len(set(map(os.path.normcase, names))) < len(names)
         self._names = None if twice else names
         self.named = not twice
 

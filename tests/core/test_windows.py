@@ -15,6 +15,8 @@ import pytest
 from paths import ROOT, TESTS
 from windows import ABSENT, MODULES
 
+from cudakit import pipeline
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is emulated on Linux")
 
 START = "import sys, windows\nwindows.become_windows({preload!r})\n"
@@ -335,3 +337,44 @@ def test_the_owner_of_differences_and_refusals(tmp_path: Path) -> None:
     assert (unsupported, precompiled) == ("True", "this system cannot lock the folders of precompiled headers")
     assert libraries == "['nvrtc64_130_0.dll', 'nvrtc-builtins64_130.dll']"
     assert identity == "wheel"
+
+
+OPEN = """
+import numpy as np, cudakit
+from cudakit import pipeline
+folder = sys.argv[1]
+np.save(f"{folder}/out.npy", np.zeros((2, 2), np.float32))
+mapped = np.load(f"{folder}/out.npy", mmap_mode="r")
+
+def doubled(chunk, x, out):
+    out.copy_from(2 * x.numpy(stream=chunk.stream), chunk.stream)
+
+def run(**options):
+    return pipeline.run(doubled, np.ones((8, 4), np.float32), f"{folder}/out.npy", devices=cudakit.Device("sim"),
+                        chunk=2, **options)
+try:
+    run(overwrite=True)
+except cudakit.CudakitError as error:
+    print(error)
+del mapped
+print(run(resume=True).items, np.load(f"{folder}/out.npy").sum())
+"""
+
+
+def test_an_output_that_is_open_elsewhere_keeps_the_results_for_resume(tmp_path: Path) -> None:
+    refused, resumed = finished(started(OPEN, tmp_path))
+    assert re.search(r"out\.npy.* cannot be used .*: close it in other programs, and pass resume=True", refused)
+    assert resumed == "0 64.0"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"]
+
+
+def test_names_that_differ_in_case_only_are_not_used_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("one", "A.npy"), ("two", "a.npy")):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / name, np.zeros(3))
+    paths = [tmp_path / "one" / "A.npy", tmp_path / "two" / "a.npy"]
+    assert pipeline.FromFiles(paths).named
+    monkeypatch.setattr(os.path, "normcase", str.lower)  # as ntpath has it
+    assert not pipeline.FromFiles(paths).named
