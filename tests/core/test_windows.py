@@ -254,6 +254,14 @@ def test_a_pipeline_is_locked_and_resumed(tmp_path: Path, output: str) -> None:
     assert kept == {"in.npy", "map", *(["out.npy"] if output == "file" else [])}
 
 
+def test_a_run_that_finishes_no_chunk_leaves_no_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.ones((8, 4), np.float32))
+    process = started(PIPELINE, tmp_path, 0, "file")
+    out, err = process.communicate("go\n", timeout=300)
+    assert out.split() == ["in", "file", "PipelineError"], err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npy", "map"]
+
+
 OWNER = """
 import ctypes, io, os, subprocess
 from pathlib import Path
