@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from copying import same, stops_at
 
 import cudakit
 from cudakit import pipeline
 
 COUNT = 23
 ITEMS = np.random.default_rng(0).standard_normal((COUNT, 6, 5), dtype=np.float32)
-
-
-def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-    out.copy_from(x, chunk.stream)
-
-
-def stops_at(index: int) -> Callable[..., None]:
-    def work(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-        if chunk.index == index:
-            raise RuntimeError("off")
-        same(chunk, x, out)
-
-    return work
 
 
 def blocks() -> Iterator[Any]:

@@ -16,25 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from copying import same, stops_at
 
 import cudakit
 from cudakit import pipeline
 
 COUNT = 8
 ITEMS = np.arange(COUNT * 4, dtype=np.float32).reshape(COUNT, 4)
-
-
-def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-    out.copy_from(x, chunk.stream)
-
-
-def stops_at(index: int) -> Callable[..., None]:
-    def work(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-        if chunk.index == index:
-            raise RuntimeError("off")
-        same(chunk, x, out)
-
-    return work
 
 
 def left_over(folder: Path) -> list[str]:

@@ -10,12 +10,13 @@ import pickle
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from copying import same, stops_at
 
 import cudakit
 from cudakit import ops, pipeline
@@ -24,19 +25,6 @@ fsspec = pytest.importorskip("fsspec", reason="needs the fsspec extra")
 
 COUNT = 23
 ITEMS = np.random.default_rng(0).standard_normal((COUNT, 6, 5), dtype=np.float32)
-
-
-def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-    out.copy_from(x, chunk.stream)
-
-
-def stops_at(index: int) -> Callable[..., None]:
-    def work(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-        if chunk.index == index:
-            raise RuntimeError("off")
-        same(chunk, x, out)
-
-    return work
 
 
 class Store:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from copying import same, stops_at
 
 import cudakit
 from cudakit import ops, pipeline
@@ -36,19 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "shards": {"chunks": 2, "shards": 6},
     "plain shards": {"chunks": (2, 6, 5), "shards": (4, 6, 5), "compressors": None},
 }
-
-
-def same(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-    out.copy_from(x, chunk.stream)
-
-
-def stops_at(index: int) -> Callable[..., None]:
-    def work(chunk: pipeline.Chunk, x: Any, out: Any) -> None:
-        if chunk.index == index:
-            raise RuntimeError("off")
-        same(chunk, x, out)
-
-    return work
 
 
 def shapes(kind: dict[str, Any]) -> dict[str, Any]:

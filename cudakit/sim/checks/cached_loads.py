@@ -20,15 +20,12 @@ from cudakit.sim.lockstep.run import KernelRun
 
 
 class CachedLoads:
-    """The check of one launch. ``stored`` and ``loaded`` are the allocations that it may store to, and load from
-    through the cache; None: any."""
+    """The check of one launch. ``loaded`` are the allocations that it may load from through the cache; None: any."""
 
-    def __init__(
-        self, events: Events, granule: int, stored: set[Allocation] | None, loaded: set[Allocation] | None
-    ) -> None:
+    def __init__(self, events: Events, granule: int, loaded: set[Allocation] | None) -> None:
         self.events = events
         self.shift = granule.bit_length() - 1
-        self.stored, self.loaded = stored, loaded
+        self.loaded = loaded
         # for each granule of an allocation, the event of the last store in this launch
         self.tables: dict[Allocation, Array] = {}
 
@@ -41,7 +38,7 @@ class CachedLoads:
         for one, other in ((stored, loaded), (loaded, stored)):
             if one is not None and (not one or (other is not None and one.isdisjoint(other))):
                 return None
-        return cls(events, reach.global_granule, stored, loaded)
+        return cls(events, reach.global_granule, loaded)
 
     def write(self, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Note a store or an atomic."""
