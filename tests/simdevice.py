@@ -13,7 +13,7 @@ from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.machine.launch import launch
 from cudakit.sim.machine.loading import LoadedModule
 
-CHECKS = frozenset({"barrier", "warp"})
+CHECKS = frozenset({"barrier", "syncthreads", "warp"})
 ALL_CHECKS = CHECKS | {"race", "init"}
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import CHECKS, SimDevice
 
 from cudakit.sim.chips.properties import chip
 from cudakit.sim.lockstep.access import MemoryAccess
@@ -210,6 +210,33 @@ def test_barrier_in_a_parted_warp(wrong):
     x[:64] = np.arange(64) >= 32
     wrong.launch("parted_barrier", 1, 64, x)
     assert x[64:].tolist() == [2] * 32 + [1] * 32
+
+
+HALVES = """
+__global__ void halves(const int* x, int* y) {
+  __shared__ int s[64]; int t = threadIdx.x; s[t] = x[t];
+  if (t < 32) {
+    y[t] = 1;
+    __syncthreads();  // FIRST
+    y[t] += s[63 - t];
+  } else {
+    y[t] = 2;
+    __syncthreads();  // SECOND
+    y[t] -= s[63 - t];
+  }
+}
+"""
+
+
+def test_warps_of_a_block_at_different_syncthreads():
+    device, x, y = SimDevice(HALVES), np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    report = report_of(device, "halves", 1, 64, x, y)
+    assert report.kind == "divergent barrier"
+    assert "undefined in CUDA C++" in report.detail
+    lines = [next(n for n, text in enumerate(HALVES.splitlines(), 1) if word in text) for word in ("FIRST", "SECOND")]
+    assert sorted((report.line, report.others[0].places[0].line)) == lines
+    device.launch("halves", 1, 64, x, y, checks=CHECKS - {"syncthreads"})
+    assert y.tolist() == [*(1 + 63 - np.arange(32)), *(2 - 31 + np.arange(32))]
 
 
 def test_waiting_for_a_block_that_has_not_started(wrong):

@@ -7,7 +7,7 @@ from simdevice import SimDevice
 
 from cudakit.sim.lockstep.report import KernelFault
 
-CHECKS = frozenset({"barrier", "warp", "race", "init"})
+CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init"})
 SHARED_RACE, GLOBAL_RACE = "shared memory race", "global memory race"
 IN_FLIGHT = "read before cp.async wait"
 

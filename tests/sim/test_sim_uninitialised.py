@@ -7,7 +7,7 @@ from simdevice import SimDevice
 import cudakit
 from cudakit.sim.lockstep.report import KernelFault
 
-CHECKS = frozenset({"barrier", "warp", "race", "init"})
+CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init"})
 KIND = "uninitialised read"
 
 SOURCE = r"""

@@ -185,10 +185,11 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
 
 
 def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> None:
-    """Report divergent barriers. All lanes of a warp must execute the same aligned barrier instruction. All threads of
-    a block must reach the same __syncthreads() of the source, a barrier without a thread count (``plain``, per block).
+    """Report divergent barriers. PTX: all lanes of a warp must execute the same aligned barrier instruction. CUDA C++:
+    all threads of a block must also reach the same __syncthreads() of the source, a barrier without a thread count
+    (``plain``, per block).
     """
-    if len(going) < 2 or "barrier" not in run.checks:
+    if len(going) < 2 or run.checks.isdisjoint(("barrier", "syncthreads")):
         return
     seen: list[tuple[Fragment, BarrierCall]] = []
     for f in going:
@@ -199,17 +200,27 @@ def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> Non
             if other.path() == f.path():
                 continue
             both = np.isin(f.lanes.warp, other.lanes.warps)
-            whose = "lanes of one warp"
-            if not both.any() and run.place(call.instruction) != run.place(theirs.instruction):
-                both = plain[f.lanes.block] & (other.lanes.block_counts > 0)[f.lanes.block]
-                whose = "threads of one block"
             if both.any():
-                _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, whose)
+                if "barrier" in run.checks:
+                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _WITHIN_A_WARP)
+            elif "syncthreads" in run.checks and run.place(call.instruction) != run.place(theirs.instruction):
+                both = plain[f.lanes.block] & (other.lanes.block_counts > 0)[f.lanes.block]
+                if both.any():
+                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _WITHIN_A_BLOCK)
         seen.append((f, call))
 
 
+_WITHIN_A_WARP = (
+    "lanes of one warp wait at different barriers; every thread of the block must reach the same __syncthreads()"
+)
+_WITHIN_A_BLOCK = (
+    "warps of one block wait at different __syncthreads(), which is undefined in CUDA C++; in PTX both are barrier 0, "
+    'and the result is defined. Let all threads reach the same one, or leave "syncthreads" out of checks='
+)
+
+
 def _fail_apart(
-    run: KernelRun, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, whose: str
+    run: KernelRun, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, detail: str
 ) -> NoReturn:
     """Report lanes of two fragments that wait at different barriers instead of the same one."""
     first = int(positions[0])
@@ -220,7 +231,7 @@ def _fail_apart(
     f.fail(
         call.instruction,
         "divergent barrier",
-        f"{whose} wait at different barriers; every thread of the block must reach the same __syncthreads()",
+        detail,
         first,
         positions,
         others=(Other("barrier", block, thread, run.place(theirs.instruction)),),
