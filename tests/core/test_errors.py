@@ -110,8 +110,12 @@ UNSUPPORTED = {
 def test_what_the_simulated_device_does_not_run_yet_is_named_with_its_line(name):
     source, text = UNSUPPORTED[name]
     with Device("sim", fresh=True) as device:
+        module = device.compile(source=source + "\n__global__ void other() {}", name=f"{name}.cu")
+        stream = device.stream()
+        module["other"].launch(stream, grid=1, block=1)
+        x = device.zeros(1, "float32")
         with pytest.raises(CudaError, match=text) as caught:
-            device.compile(source=source, name=f"{name}.cu")
+            module["k"].launch(stream, grid=1, block=1, args=(x, 0) if name == "pointers" else ())
         assert caught.value.hint.startswith("The simulated device does not support this yet: run it on a GPU")
         assert "architecture" not in str(caught.value)
 

@@ -43,6 +43,8 @@ def load(text: str, limit: float = 10) -> tuple[str, str]:
                 if hasattr(bound, "source") and hasattr(bound, "namespace"):
                     compile(bound.source, "<guarded>", "exec")
         module.close()
+        for refusal in [program.refusal for program in module.programs.values() if program.refusal is not None]:
+            raise refusal
     except UnsupportedPtx as error:
         return UNSUPPORTED, str(error)
     except PtxError as error:

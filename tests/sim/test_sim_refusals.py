@@ -1,14 +1,16 @@
-"""Unsupported instructions raise when a module is loaded. The error has the name, the PTX line, the `.cu` line, and
-an alternative. No instruction and no modifier is silently ignored."""
+"""Invalid PTX raises at the load of its module; an unsupported instruction raises at the launch of a kernel that needs
+it. The error has the instruction's name, its PTX and `.cu` lines, and an alternative. Nothing is silently ignored."""
 
 from __future__ import annotations
 
+import ctypes
 import random
 
+import numpy as np
 import pytest
 from simdevice import SimDevice, compile_ptx
+from simulated import start
 
-from cudakit.sim.driver.api import Driver
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.machine.loading import LoadedModule
 from cudakit.sim.ptx.ir import PtxError, UnsupportedPtx
@@ -40,11 +42,19 @@ def load(line: str) -> LoadedModule:
     return LoadedModule(HEAD.replace("LINE", line), AddressSpace(), {"kernel.cu": TEXT}.get)
 
 
+def error_of(line: str) -> PtxError | None:
+    """The error at the load of a line, or at the launch of its kernel."""
+    try:
+        return load(line).functions["k"].refusal
+    except PtxError as error:
+        return error
+
+
 def refused(line: str) -> str:
-    with pytest.raises(PtxError) as caught:
-        load(line)
-    assert caught.value.line == 15
-    message = str(caught.value)
+    error = error_of(line)
+    assert error is not None
+    assert error.line == 15
+    message = str(error)
     assert message.startswith("PTX line 15: ")
     # the kernel, the position in its source, and the text there
     assert message.endswith("\n  in the kernel k\n  at kernel.cu:42\n      the_line_at_fault();")
@@ -212,16 +222,15 @@ SPOILERS += ["tensormap", "b256", "mbarrier::complete_tx::bytes", "multicast::cl
 
 @pytest.mark.parametrize("line", EXECUTED)
 def test_a_modifier_that_nobody_knows_is_refused_and_never_ignored(line):
-    load(line)
+    assert error_of(line) is None
     name, rest = line.split(" ", 1) if " " in line else (line.rstrip(";"), ";")
     parts = name.split(".")
     pick = random.Random(name)
     spoilt = [f"{name}.{spoiler}" for spoiler in SPOILERS]
     spoilt += [".".join([*parts[:at], pick.choice(SPOILERS), *parts[at:]]) for at in range(1, len(parts))]
     for wrong in spoilt:
-        with pytest.raises(PtxError) as caught:
-            load(f"{wrong} {rest}" if rest != ";" else f"{wrong};")
-        assert "PTX line 15" in str(caught.value), wrong
+        error = error_of(f"{wrong} {rest}" if rest != ";" else f"{wrong};")
+        assert "PTX line 15" in str(error), wrong
 
 
 @pytest.mark.parametrize(
@@ -273,17 +282,124 @@ def test_a_modifier_that_nobody_knows_is_refused_and_never_ignored(line):
     ],
 )
 def test_forms_that_ptx_does_not_have_are_refused(line):
-    assert "PTX line 15" in refused(line)
+    with pytest.raises(PtxError, match="PTX line 15"):
+        load(line)
 
 
-def test_a_module_with_32_bit_addresses_or_a_texture_is_refused():
+def test_a_module_with_32_bit_addresses_or_an_unknown_directive_is_refused():
     space = AddressSpace()
     with pytest.raises(UnsupportedPtx, match="PTX line 3: only addresses of 64 bits are supported"):
         LoadedModule(HEAD.replace("size 64", "size 32").replace("LINE", ""), space)
-    with pytest.raises(UnsupportedPtx, match=r"PTX line 3: variables of type .texref .* through pointers"):
-        LoadedModule(".version 8.8\n.target sm_90\n.global .texref image;", space)
     with pytest.raises(UnsupportedPtx, match=r"directive .nonsense(.|\n)*in the kernel k"):
         LoadedModule(HEAD.replace("(.param .u64 p)\n", "(.param .u64 p)\n.nonsense 3\n").replace("LINE", ""), space)
+
+
+BESIDE = """.version 8.8
+.target sm_90a
+.address_size 64
+DECLARED
+.visible .entry good(.param .u64 p)
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, 7;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+.func helper()
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<3>;
+    .reg .f32 %f<5>;
+    .param .b64 a;
+    .param .b32 b;
+    bra later;
+    LINE
+later:
+    add.s32 %r1, %r1, %r1;
+    ret;
+}
+.func between() { call helper; ret; }
+.visible .entry bad(.param .u64 p) { call between; ret; }
+.visible .entry worse() { LINE2 ret; }
+"""
+# what the bad kernel needs: the module's declarations, the instruction, and words of the reason
+NEEDS = {
+    "instruction": ("", "wgmma.fence.sync.aligned;", "warpgroup products"),
+    "texture": ("", "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];", "textures and surfaces"),
+    "texture reference": (
+        ".global .texref image;",
+        "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [image, {%r1}];",
+        "textures",
+    ),
+    "address of a texture": (".global .texref image;", "mov.u64 %rd1, image;", "'image' is a .texref: textures"),
+    "surface": (".global .surfref s;", "suld.b.1d.b32.trap %r1, [s, {%r1}];", "textures and surfaces"),
+    "indirect call": ("", "shape: .callprototype _ (); call %rd1, (), shape;", "indirect calls"),
+    "function pointer": (".func f() { ret; }", "mov.u64 %rd1, f;", "function pointers"),
+    "table of functions": (
+        ".func f(); .global .u64 t[1] = {f}; .func f() { ret; }",
+        "mov.u64 %rd1, t;",
+        "pointer tables",
+    ),
+    "table of tables": (
+        ".func f(); .global .u64 t[1] = {f}; .global .u64 u[1] = {generic(t)}; .func f() { ret; }",
+        "mov.u64 %rd1, u;",
+        "'t' holds the address of the function 'f'",
+    ),
+    "extern variable": (".extern .global .u32 v;", "ld.global.u32 %r1, [v];", "'v' is declared extern"),
+    "extern function": (".extern .func lost();", "call lost;", "declares but does not define"),
+    "device-side launch": (
+        ".extern .func (.param .b32 r) cudaLaunchDeviceV2(.param .b64 x, .param .b64 y);",
+        "call (b), cudaLaunchDeviceV2, (a, a);",
+        "device-side launches are not simulated: launch the kernel from the host",
+    ),
+    "special register": ("", "mov.u32 %r1, %pm0;", "special register %pm0"),
+    "stack": ("", "alloca.u64 %rd1, %rd2, 16;", "local array"),
+}
+
+
+def beside(need: str, other: str = "") -> str:
+    declared, line, _ = NEEDS[need]
+    return BESIDE.replace("DECLARED", declared).replace("LINE2", other).replace("LINE", line)
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_only_the_kernels_that_need_what_is_not_simulated_are_refused(need):
+    device = SimDevice(beside(need), ptx=True)
+    out = np.zeros(1, np.int32)
+    for _ in range(2):
+        with pytest.raises(UnsupportedPtx) as caught:
+            device.launch("bad", 1, 1, out)
+        assert NEEDS[need][2] in str(caught.value)
+        assert str(caught.value).startswith("PTX line 23: ")
+        assert "\n  in the function helper\n  called by the kernel bad" in str(caught.value)
+    device.launch("good", 1, 1, out)
+    device.launch("worse", 1, 1)
+    assert out[0] == 7
+
+
+def test_two_kernels_that_use_one_table_of_functions_are_both_refused():
+    device = SimDevice(beside("table of tables", ".reg .b64 %rd<2>; mov.u64 %rd1, t;"), ptx=True)
+    for kernel in ("bad", "worse"):
+        assert "'t' holds the address of the function 'f'" in str(device.kernel(kernel).refusal)
+
+
+def test_text_that_is_not_valid_is_refused_at_load_beside_what_is_not_simulated():
+    for wrong in ("nonsense.u32;", "ld.global.u32 0, [8];", "shfl.up.b32 0, 1, 2, 3;"):
+        with pytest.raises(PtxError, match="PTX line 30"):
+            SimDevice(beside("instruction", wrong), ptx=True)
+        # after the unsupported instruction, in the same function
+        with pytest.raises(PtxError, match="PTX line 23"):
+            SimDevice(beside("texture").replace("[%rd1, {%r1}];", "[%rd1, {%r1}]; " + wrong), ptx=True)
+
+
+def test_a_kernel_with_blocks_that_are_clusters_is_refused_at_its_launch():
+    text = beside("instruction").replace("worse()", "worse() .blocksareclusters")
+    refusal = str(SimDevice(text, ptx=True).kernel("worse").refusal)
+    assert "PTX line 30" in refusal
+    assert "use __cluster_dims__\n  in the kernel worse" in refusal
 
 
 CUDA = r"""
@@ -330,8 +446,10 @@ __global__ void k(float* out, cudaTextureObject_t image) {
     ],
 )
 def test_cuda_that_needs_them_is_refused_with_its_source_line(what, words):
+    device = SimDevice(CUDA, name="refused.cu", options=(f"-D{what}",))
+    (kernel,) = device.module.functions.values()
     with pytest.raises(UnsupportedPtx, match=words) as caught:
-        SimDevice(CUDA, name="refused.cu", options=(f"-D{what}",))
+        device.launch(kernel.name, 1, 1, *[0] * len(kernel.params))
     message = str(caught.value)
     assert "in the kernel _Z1kP" in message
     line = next((n for n, text in enumerate(CUDA.splitlines(), 1) if text.endswith("// refused")), 0)
@@ -344,14 +462,31 @@ def test_cuda_that_needs_them_is_refused_with_its_source_line(what, words):
         assert f"refused.cu:{own[0]}" in message or what == "BARRIER"
 
 
-def test_the_driver_gives_the_refusal_and_a_hint():
-    driver = Driver()
-    driver.cuInit(0)
-    driver.cuCtxPushCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
-    code, _ = driver.cuModuleLoadData(HEAD.replace("LINE", "wgmma.fence.sync.aligned;").encode())
-    assert code.name == "CUDA_ERROR_INVALID_PTX"
-    assert "PTX line 15: the simulated device does not execute 'wgmma.fence.sync.aligned'" in driver.simLastMessage()
-    assert "run it on a GPU" in driver.simLastHint()
+def test_the_driver_returns_the_refusal_and_a_hint_at_the_launch():
+    host = start()
+    module = host.cuModuleLoadData(beside("instruction").encode())
+    good, bad = (host.cuModuleGetFunction(module, name) for name in (b"good", b"bad"))
+    assert host.cuModuleGetFunctionCount(module) == 3
+    out = host.cuMemAlloc(4)
+    values = ((out,), (ctypes.c_void_p,))
+    driver = host.driver
+    for _ in range(2):
+        (code,) = driver.cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, 0, values, 0)
+        assert code.name == "CUDA_ERROR_NOT_SUPPORTED"
+        assert (
+            "PTX line 23: the simulated device does not execute 'wgmma.fence.sync.aligned'" in driver.simLastMessage()
+        )
+        assert "called by the kernel bad" in driver.simLastMessage()
+        assert "run it on a GPU" in driver.simLastHint()
+    # the context works on
+    host.cuLaunchKernel(good, 1, 1, 1, 1, 1, 1, 0, 0, values, 0)
+    assert host.download(out, 1, np.int32)[0] == 7
+
+
+def test_a_texture_reference_is_not_a_variable():
+    host = start()
+    module = host.cuModuleLoadData(beside("texture reference").encode())
+    assert host.driver.cuModuleGetGlobal(module, b"image")[0].name == "CUDA_ERROR_NOT_FOUND"
 
 
 def test_ptx_of_other_targets_loads():

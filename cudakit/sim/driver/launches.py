@@ -15,7 +15,7 @@ from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.driver.arguments import Handle, as_handle, read_c_array, unsigned
 from cudakit.sim.driver.contexts import LIMITS
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report
-from cudakit.sim.driver.functions import Function
+from cudakit.sim.driver.functions import UNSUPPORTED_HINT, Function
 from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedWork, Stream
 from cudakit.sim.driver.observing import LaunchRecord, ObservingCalls
 from cudakit.sim.driver.occupancy import Index3, read_config
@@ -259,6 +259,8 @@ class LaunchCalls(ObservingCalls):
     @staticmethod
     def _check_launch(function: Function, grid: Index3, block: Index3, shared: int) -> None:
         chip, name = function.chip, function.loaded.name
+        if function.loaded.refusal is not None:
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, str(function.loaded.refusal), UNSUPPORTED_HINT)
         invalid = Result.CUDA_ERROR_INVALID_VALUE
         for axis, value, most in zip("xyz", grid, chip.max_grid, strict=True):
             if not 0 < value <= most:

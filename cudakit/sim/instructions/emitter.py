@@ -23,6 +23,7 @@ from cudakit.sim.ptx.ir import (
     Immediate,
     Instruction,
     Negated,
+    NotSimulated,
     Operand,
     PtxError,
     PtxFunction,
@@ -189,7 +190,7 @@ class Emitter:
             variable = self.call_params[name]
         if variable is None:
             if name in self.module.functions:
-                raise UnsupportedPtx(
+                raise NotSimulated(
                     f"the address of the function {name!r}: function pointers and indirect calls are not supported"
                 )
             raise UnsupportedPtx(f"the symbol {name!r} as an operand is not supported")

@@ -39,6 +39,7 @@ from cudakit.sim.ptx.ir import (
     Address,
     Instruction,
     Label,
+    NotSimulated,
     PtxError,
     PtxFunction,
     PtxModule,
@@ -53,6 +54,8 @@ from cudakit.sim.ptx.operand_checks import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
+# the functions of CUDA's device runtime that launch kernels
+_DEVICE_LAUNCHES = ("cudaLaunchDevice", "cudaGetParameterBuffer", "__cudaCDP")
 # the builder of mov is for all others, which may take addresses
 _VECTOR_MOVES = ("mov.v2", "mov.v4")
 
@@ -75,7 +78,12 @@ class Compiler:
         self.emitter = Emitter(function, module, sites, address_of)
 
     def compile(self) -> Program:
+        """The program of the function. If the function needs what is not simulated, the program has no blocks, and its
+        ``refusal`` is the first such instruction. Raises PtxError if the function is not valid PTX."""
         emitter, function = self.emitter, self.function
+        if "blocksareclusters" in function.directives:
+            why = f"PTX line {function.line}: .blocksareclusters (__block_size__ with a cluster) is not supported"
+            self._refuse(self._explained(NotSimulated(f"{why}: use __cluster_dims__", function.line)))
         program = emitter.program
         labels: dict[int, list[str]] = {}
         for label, place in function.labels.items():
@@ -84,7 +92,7 @@ class Compiler:
             try:
                 self._check(instruction)
             except PtxError as error:
-                raise self._explained(error, instruction) from None
+                self._refuse(self._explained(error, instruction))
         targets: dict[str, int] = {}
         blocks = program.blocks
         current = self._block()
@@ -101,6 +109,8 @@ class Compiler:
                     current = self._next(current)
                     for label in labels.get(place, ()):
                         targets[label] = len(blocks) - 1
+                if row_of(instruction).refusal is not None:
+                    continue
                 if ends is not None:
                     current = self._end(current, instruction, ends)
                     continue
@@ -114,7 +124,10 @@ class Compiler:
                     current.loads_shared |= loads_shared(instruction)
                     current.lines.extend(lines)
             except PtxError as error:
-                raise self._explained(error, instruction) from None
+                self._refuse(self._explained(error, instruction))
+        if program.refusal is not None:
+            blocks.clear()
+            return program
         if current.instructions or len(function.instructions) in labels:
             current = self._next(current)
             for label in labels.get(len(function.instructions), ()):
@@ -164,7 +177,7 @@ class Compiler:
         if row.memory is not None:
             name_space(instruction, self.emitter.space_of)
         if row.refusal is not None:
-            raise refused(instruction, row.refusal.reason)
+            raise refused(instruction, row.refusal.reason, NotSimulated if row.refusal.valid else UnsupportedPtx)
         least, most = row.bounds
         if not row.counts(len(instruction.operands)):
             due = f"{least}" if least == most else f"{least} to {most}"
@@ -184,13 +197,22 @@ class Compiler:
             return lines
         return self._guarded(instruction, lines)
 
-    def _explained(self, error: PtxError, instruction: Instruction) -> PtxError:
+    def _refuse(self, error: PtxError) -> None:
+        """Keep the first error about valid PTX that is not simulated, for the launch; raise any other error."""
+        if not isinstance(error, NotSimulated):
+            raise error from None
+        self.emitter.program.refusal = self.emitter.program.refusal or error
+
+    def _explained(self, error: PtxError, instruction: Instruction | None = None) -> PtxError:
         """The error with the instruction's PTX line, kernel and source added."""
-        said = str(error)
-        if not error.line:
-            said = f"PTX line {instruction.line}: {said}: {instruction.text.strip()}"
-        explained = type(error)(said, instruction.line)
-        explained.function, explained.location = self.function.title, instruction.location
+        said, line = str(error), error.line
+        if instruction is not None:
+            line = instruction.line
+            if not error.line:
+                said = f"PTX line {line}: {said}: {instruction.text.strip()}"
+        explained = type(error)(said, line)
+        explained.function = self.function.title
+        explained.location = instruction.location if instruction is not None else None
         return self.explain(explained)
 
     def _guarded(self, instruction: Instruction, lines: list[str]) -> list[str]:
@@ -259,6 +281,7 @@ class Compiler:
                 instruction,
                 "indirect calls (function pointers and virtual functions) are not simulated: call the "
                 "function by name, or choose with a switch or a template",
+                NotSimulated,
             )
         returns = returns if isinstance(returns, tuple) else ()
         params = params if isinstance(params, tuple) else ()
@@ -276,10 +299,12 @@ class Compiler:
             current.lines.append(f"r[{results[0]}] = {call}" if results else call)
             return
         if target is None or not target.body:
-            raise UnsupportedPtx(
-                f"PTX line {instruction.line}: call of {callee.name!r}, which this module declares but does not define",
-                instruction.line,
-            )
+            why = f"call of {callee.name!r}, which this module declares but does not define"
+            if callee.name.startswith(_DEVICE_LAUNCHES):
+                why = (
+                    f"call of {callee.name!r}: device-side launches are not simulated: launch the kernel from the host"
+                )
+            raise NotSimulated(why)
         current.kind = CALL
         current.arguments, current.results = tuple(arguments), tuple(results)
         emitter.program.callees.add(callee.name)

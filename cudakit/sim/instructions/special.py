@@ -11,7 +11,7 @@ from cudakit.sim.lockstep.clusters import ranks
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, SHARED_START
-from cudakit.sim.ptx.ir import UnsupportedPtx
+from cudakit.sim.ptx.ir import NotSimulated
 
 Getter = Callable[[Fragment], Any]
 
@@ -31,7 +31,7 @@ _TICK = 512
 
 
 def special(name: str) -> tuple[Getter, np.dtype[Any]]:
-    """A function that reads a special register, and its dtype. Raises UnsupportedPtx for unknown registers."""
+    """A function that reads a special register, and its dtype. Raises NotSimulated for other registers."""
     stem, _, axis = name.lstrip("%").partition(".")
     if axis in ("x", "y", "z"):
         number = "xyz".index(axis)
@@ -47,7 +47,7 @@ def special(name: str) -> tuple[Getter, np.dtype[Any]]:
     if stem in _RESERVED:
         address = np.uint32(_RESERVED[stem])
         return (lambda f: address), _U32
-    raise UnsupportedPtx(f"the special register {name} is not supported{_WHY.get(stem.rstrip('0123456789'), '')}")
+    raise NotSimulated(f"the special register {name} is not supported{_WHY.get(stem.rstrip('0123456789'), '')}")
 
 
 def _lane_value(key: str, make: Callable[[Array], Array]) -> Getter:

@@ -15,6 +15,7 @@ from cudakit.sim.ptx.ir import (
     Address,
     Instruction,
     Negated,
+    NotSimulated,
     Operand,
     Pair,
     PtxFunction,
@@ -171,6 +172,8 @@ class Program:
         self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
         self._careful: dict[int, Callable[[Any, Registers], None]] = {}
         self.ready = False
+        # the reason why the function cannot run; it has no blocks then
+        self.refusal: NotSimulated | None = None
 
     def prepare(self) -> None:
         """Compile the blocks' lines into Python functions, once: when a kernel that needs them first runs."""

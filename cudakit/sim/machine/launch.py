@@ -30,6 +30,7 @@ from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
 from cudakit.sim.machine.limits import default_step_limit
 from cudakit.sim.machine.loading import LoadedFunction
+from cudakit.sim.ptx.ir import NotSimulated
 
 # lanes of a batch: enough to amortise Python's cost per instruction, few enough for the caches
 _BATCH_LANES = 16384
@@ -77,9 +78,12 @@ def launch(
     ``step_limit`` is the most loop iterations of the blocks that run together; by default it follows from the launch
     (limits.py).
 
-    Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid. The caller checks the limits of
+    Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid, NotSimulated if the kernel needs
+    PTX that is not simulated. The caller checks the limits of
     the device and the types of parameters.
     """
+    if function.refusal is not None:
+        raise NotSimulated(str(function.refusal), function.refusal.line)
     config = _configuration(function, grid, block, shared, params, cluster, checks, counters, stack_limit)
     space = function.module.space
     services = RunServices(chip, space, heap or Heap(space), printf, function.module.sources.place)

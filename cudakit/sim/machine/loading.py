@@ -15,7 +15,7 @@ from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.sites import Sites
 from cudakit.sim.machine.sources import SourceLines, SourceLookup
 from cudakit.sim.machine.variables import ModuleVariables
-from cudakit.sim.ptx.ir import PtxError, Variable
+from cudakit.sim.ptx.ir import NotSimulated, PtxError, Variable
 from cudakit.sim.ptx.parser import parse, source_files
 
 
@@ -28,6 +28,8 @@ class LoadedFunction:
         self.module = module
         self.program = program
         self.reachable = _reachable(module.programs, program)
+        # the reason why the kernel cannot be launched, if it or a function that it calls needs what is not simulated
+        self.refusal = next((_refusal(p, program) for p in self.reachable if p.refusal is not None), None)
         offset = 0
         params = []
         for param in function.params:
@@ -44,7 +46,8 @@ class LoadedFunction:
         self.required_threads: tuple[int, ...] | None = directives.get("reqntid")
         limit = directives.get("maxntid") or self.required_threads
         self.max_threads = int(np.prod(limit)) if limit else 1024
-        self.registers = min(255, 8 + max(sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live))
+        weights = (sum(_weight(p, s) for s in live) for p in self.reachable for live in p.live)
+        self.registers = min(255, 8 + max(weights, default=0))
         # the cluster size that it was compiled for, and whether a launch must specify one
         required = directives.get("reqnctapercluster")
         self.required_cluster: Index3 | None = _three(required) if required else None
@@ -67,6 +70,13 @@ class LoadedFunction:
         return f"LoadedFunction({self.name!r})"
 
 
+def _refusal(program: Program, kernel: Program) -> NotSimulated:
+    """The error of a launch of a kernel that reaches a program which cannot run."""
+    assert program.refusal is not None
+    called = f"\n  called by the kernel {kernel.name}" if program is not kernel else ""
+    return NotSimulated(f"{program.refusal}{called}", program.refusal.line)
+
+
 def _three(values: tuple[int, ...]) -> Index3:
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z
@@ -79,8 +89,9 @@ def _weight(program: Program, slot: int) -> int:
 
 
 class LoadedModule:
-    """A module parsed, compiled and placed in memory. Raises ``PtxError`` with the instruction and its PTX line if that
-    fails. ``source`` returns the text of a source file by its name in the PTX."""
+    """A module parsed, compiled and placed in memory. Raises ``PtxError`` with the instruction and its PTX line if the
+    text is not valid. A kernel that needs what is not simulated has a ``refusal``, and fails when launched. ``source``
+    returns the text of a source file by its name in the PTX."""
 
     def __init__(self, ptx_text: str, space: AddressSpace, source: SourceLookup | None = None) -> None:
         try:

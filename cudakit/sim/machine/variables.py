@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.ptx.ir import PtxError, PtxModule, UnsupportedPtx, Variable
+from cudakit.sim.lockstep.memory import AddressSpace, Allocation
+from cudakit.sim.ptx.declarations import HANDLES
+from cudakit.sim.ptx.ir import NotSimulated, PtxError, PtxModule, Variable
+from cudakit.sim.ptx.opcodes import TEXTURES
 
 
 class ModuleVariables(Mapping[str, "tuple[int, int]"]):
@@ -20,13 +22,15 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
         self._placed: dict[str, int] = {}
 
     def address_of(self, variable: Variable) -> int:
-        """The address of a global or constant variable; allocates its memory if needed. Raises UnsupportedPtx if it is
-        defined elsewhere, or is initialised with an address that is not simulated."""
+        """The address of a global or constant variable; allocates its memory if needed. Raises NotSimulated if it is
+        defined elsewhere, is a texture, sampler or surface, or is initialised with an address that is not simulated."""
         found = self._placed.get(variable.name)
         if found is not None:
             return found
+        if variable.type in HANDLES:
+            raise NotSimulated(f"{variable.name!r} is a .{variable.type}: {TEXTURES}")
         if variable.extern:
-            raise UnsupportedPtx(f"{variable.name!r} is declared extern but is not defined")
+            raise NotSimulated(f"{variable.name!r} is declared extern but is not defined")
         kind = "constant" if variable.space == "const" else "global"
         try:
             allocation = self.space.allocate(max(variable.size, 1), kind, f"as the variable {variable.name!r}")
@@ -39,20 +43,28 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
             # large memory is zero already, and the system provides it when it is used
             allocation.data[:] = 0
         allocation.data[: len(data)] = np.frombuffer(data, np.uint8)
+        try:
+            self._relocate(variable, allocation)
+        except NotSimulated:
+            # the next use of the variable must fail too
+            del self._placed[variable.name]
+            self.space.free(allocation.address)
+            raise
+        return allocation.address
+
+    def _relocate(self, variable: Variable, allocation: Allocation) -> None:
+        """Write the addresses that a variable is initialised with."""
         for offset, symbol, addend, _ in variable.relocations:
             target = self.module.variables.get(symbol)
             if target is None or target.space not in ("global", "const"):
                 if symbol in self.module.functions:
-                    raise UnsupportedPtx(
+                    raise NotSimulated(
                         f"{variable.name!r} holds the address of the function {symbol!r}: function pointer tables, "
                         "virtual functions and indirect calls are not supported"
                     )
-                raise UnsupportedPtx(
-                    f"{variable.name!r} holds the address of {symbol!r}, which is not a global variable"
-                )
+                raise NotSimulated(f"{variable.name!r} holds the address of {symbol!r}, which is not a global variable")
             address = self.address_of(target) + addend
             allocation.data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
-        return allocation.address
 
     def close(self) -> None:
         """Free the variables; calling it again has no effect."""
@@ -61,7 +73,9 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
             self.space.free(address, "by unloading its module")
 
     def _defined(self) -> dict[str, Variable]:
-        return {n: v for n, v in self.module.variables.items() if v.space in ("global", "const") and not v.extern}
+        variables = self.module.variables.items()
+        defined = {n: v for n, v in variables if v.space in ("global", "const") and not v.extern}
+        return {n: v for n, v in defined.items() if v.type not in HANDLES}
 
     def __getitem__(self, name: str) -> tuple[int, int]:
         variable = self._defined()[name]

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from cudakit.sim.ptx.ir import Immediate, PtxFunction, UnsupportedPtx, Variable
-from cudakit.sim.ptx.opcodes import TEXTURES
 from cudakit.sim.ptx.tokens import Tokens, float_value
 
 SPACES = frozenset((".reg", ".local", ".shared", ".param", ".const", ".global"))
@@ -17,6 +16,9 @@ _POINTED = (".global", ".const", ".shared", ".local", ".param")
 OPERAND_TYPES = ("bf16", "bf16x2", "tf32", "u16x2", "s16x2")
 # bytes of the widest vector
 _WIDEST = 16
+# types of textures, samplers and surfaces, which are references without a value
+HANDLES = ("texref", "samplerref", "surfref")
+_HANDLE_BYTES = 8
 LARGEST = {
     "reg": 16,
     # per thread
@@ -55,12 +57,12 @@ class Declarations:
         tokens = self.tokens
         line, start = tokens.line(), tokens.starts[tokens.position]
         align, lanes, kind = (like.align, 1, like.type) if like is not None else self._type(space)
-        element = type_bytes(kind)
+        handle = kind in HANDLES and space in ("global", "param")
+        element = _HANDLE_BYTES if handle else type_bytes(kind)
         if kind in OPERAND_TYPES or (space == "param" and kind == "f16x2"):
             raise tokens.error(f"no variable of .{space} has the type .{kind}, which only instructions have", start)
         if element is None:
-            why = f": {TEXTURES}" if kind in ("texref", "samplerref", "surfref") else ""
-            raise UnsupportedPtx(str(tokens.error(f"variables of type .{kind} are not supported{why}")), line)
+            raise UnsupportedPtx(str(tokens.error(f"variables of type .{kind} are not supported")), line)
         if lanes * element > _WIDEST or (kind == "pred" and space != "reg"):
             raise tokens.error(f"a variable of .{space} cannot have {lanes} elements of type .{kind}", start)
         name = tokens.name()
@@ -68,6 +70,8 @@ class Declarations:
         bounds, unbounded = self._bounds()
         initial: bytes | None = None
         relocations: list[tuple[int, str, int, bool]] = []
+        if handle and tokens.accept("="):
+            self._skip_settings()
         if tokens.peek == "=":
             if space not in ("global", "const"):
                 raise tokens.error(f"a variable of .{space} has no initial value")
@@ -87,6 +91,12 @@ class Declarations:
         if size > LARGEST[space] and not (extern and space == "shared"):
             raise tokens.error(f"{name!r} has {size:,} bytes; .{space} has at most {LARGEST[space]:,}", start)
         return Variable(name, space, align or element * lanes, kind, size, initial, tuple(relocations), extern, line)
+
+    def _skip_settings(self) -> None:
+        """The settings of a sampler or texture, in braces."""
+        self.tokens.expect("{")
+        while not self.tokens.accept("}"):
+            self.tokens.next()
 
     def check_name(self, name: str) -> None:
         """Raise for a name that cannot be declared; the name is the token before the next one."""

@@ -25,7 +25,12 @@ class PtxError(Exception):
 
 
 class UnsupportedPtx(PtxError):
-    """A valid PTX instruction or modifier that the simulated device does not execute."""
+    """A PTX instruction or modifier that the simulated device does not execute."""
+
+
+class NotSimulated(UnsupportedPtx):
+    """Valid PTX that the simulated device does not execute: its module loads, and the launch of a kernel that needs it
+    fails."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -153,10 +158,10 @@ class Instruction:
         return ".".join((self.opcode, *self.modifiers))
 
 
-def refused(instruction: Instruction, reason: str = "") -> UnsupportedPtx:
+def refused(instruction: Instruction, reason: str = "", error: type[UnsupportedPtx] = UnsupportedPtx) -> UnsupportedPtx:
     """The error for an unsupported instruction."""
     because = f" ({reason})" if reason else ""
-    return UnsupportedPtx(
+    return error(
         f"PTX line {instruction.line}: the simulated device does not execute {instruction.name!r}{because}: "
         f"{instruction.text.strip()}",
         instruction.line,

@@ -63,6 +63,8 @@ class Refusal:
 
     reason: str
     example: str
+    # whether ptxas accepts the instruction for the simulated architectures
+    valid: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,8 @@ class Opcode:
         return self.stops or self.ends is not None
 
 
-def _refused(names: str, reason: str, example: str, mix: str = "other") -> Opcode:
-    return Opcode(names, mix, refusal=Refusal(reason, example))
+def _refused(names: str, reason: str, example: str, mix: str = "other", valid: bool = True) -> Opcode:
+    return Opcode(names, mix, refusal=Refusal(reason, example, valid))
 
 
 ROWS = (
@@ -221,6 +223,12 @@ ROWS = (
     Opcode("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
     Opcode("trap", "control", 0, writes=0, forms="", cost=LONG),
     Opcode("brkpt", "control", 0, writes=0, forms=""),
+    _refused(
+        "alloca stacksave stackrestore",
+        "memory of variable size on the stack is not simulated: use a local array of constant size, or malloc",
+        "alloca.u64 %rd1, %rd1, 16;",
+        "control",
+    ),
     # timing only
     Opcode("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
     Opcode("pmevent", "control", 1, writes=0, forms="(mask)?"),
@@ -252,6 +260,7 @@ ROWS = (
         "only the .sync forms are supported since sm_70",
         "shfl.up.b32 %r1, %r1, 1, 0;",
         "warp",
+        valid=False,
     ),
     # ---- matrices ----
     Opcode("ldmatrix", LOAD, 2, whole_warp=True, memory=Addresses(reads=1, granule=4, space="shared"), stops=True),

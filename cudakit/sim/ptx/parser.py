@@ -59,10 +59,9 @@ _THREE = range(1, 4)
 # directives allowed between a function's parameters and its body, and the numbers that they take
 _OF_KERNELS = dict.fromkeys(("maxntid", "reqntid", "reqnctapercluster"), _THREE)
 _OF_KERNELS |= dict.fromkeys(("minnctapersm", "maxnreg", "maxclusterrank"), range(1, 2))
-_OF_KERNELS |= {"explicitcluster": range(1)}
+_OF_KERNELS |= dict.fromkeys(("explicitcluster", "blocksareclusters"), range(1))
 _OF_FUNCTIONS = {"noreturn": range(1), "abi_preserve": range(1, 2), "abi_preserve_control": range(1, 2)}
 _POSITIVE = ("maxntid", "reqntid", "minnctapersm", "maxnreg")
-_DIRECTIVES_REFUSED = {"blocksareclusters": " (__block_size__ with a cluster): use __cluster_dims__"}
 _OPTIONS = ("debug", "texmode_unified", "texmode_independent", "map_f64_to_f32")
 _TARGET = re.compile(r"(?:sm|compute)_(\d+)([af]?)")
 # chips older than the first of these are not simulated, nor are instructions that need later ones
@@ -296,10 +295,7 @@ class _PtxParser:
                 continue
             if directive not in allowed:
                 tokens.position -= 1
-                why = _DIRECTIVES_REFUSED.get(directive, "")
-                error = UnsupportedPtx(
-                    str(tokens.error(f"the directive .{directive} is not supported{why}")), tokens.line()
-                )
+                error = UnsupportedPtx(str(tokens.error(f"the directive .{directive} is not supported")), tokens.line())
                 error.function = function.title
                 raise error
             values: list[int] = []
