@@ -542,3 +542,72 @@ def test_a_wrapped_address_out_of_bounds_is_named_by_its_byte(wrapped):
     index[7] = 500
     with pytest.raises(KernelFault, match="byte 4400 of shared memory"):
         wrapped.launch("negative", 1, 64, index, np.zeros(64, np.float32))
+
+
+NAMED = """.version 8.8
+.target sm_90a
+.address_size 64
+.shared .align 16 .b8 module[64];
+.visible .entry k(.param .u64 p)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<2>;
+    .shared .align 16 .b8 own[64];
+    .local .align 16 .b8 mine[32];
+    ld.param.u64 %rd1, [p];
+    mov.u32 %r1, %tid.x;
+    st.v2MODULE.u32 [module+8], {40, 41};
+    stOWN.u32 [own+4], 5;
+    stMINE.u32 [mine+4], %r1;
+    red.addMODULE.u32 [module+8], 2;
+    atom.addOWN.u32 %r2, [own+4], 3;
+    ldMODULE.u32 %r3, [module+8];
+    ld.volatileOWN.u32 %r4, [own+4];
+    ldMINE.u32 %r5, [mine+4];
+    st.global.v4.u32 [%rd1], {%r2, %r3, %r4, %r5};
+    LAST
+    ret;
+}
+"""
+
+
+def named(last="", **spaces):
+    spaces = spaces or {"MODULE": "", "OWN": "", "MINE": ""}
+    text = NAMED.replace("LAST", last)
+    for word, space in spaces.items():
+        text = text.replace(word, space)
+    return SimDevice(text, ptx=True)
+
+
+def test_an_access_by_name_is_to_the_state_space_of_the_variable():
+    plain, explicit = named(), named(MODULE=".shared", OWN=".shared", MINE=".local")
+    counted = []
+    for device in (plain, explicit):
+        out = np.zeros(4, np.uint32)
+        counters = device.launch("k", 1, 1, out)
+        assert out.tolist() == [5, 42, 8, 0]
+        counted.append({key: value for key, value in counters.as_dict().items() if "line" not in key})
+    assert counted[0] == counted[1]
+
+
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        ("ld.u32 %r3, [own+256];", "shared"),
+        ("st.u32 [mine+64], %r3;", "local"),
+        ("atom.add.u32 %r3, [module+256], 1;", "shared"),
+        ("ld.v2.u32 {%r3, %r4}, [own+4];", "shared"),
+    ],
+)
+def test_a_wrong_access_by_name_is_reported_in_the_space_of_the_variable(last, text):
+    with pytest.raises(KernelFault) as caught:
+        named(last).launch("k", 1, 1, np.zeros(4, np.uint32))
+    report = caught.value.report
+    assert report.space == text
+    assert report.kind == ("misaligned" if "v2" in last else "out of bounds")
+
+
+def test_accesses_by_name_race():
+    with pytest.raises(KernelFault, match=r"data race: .* of shared memory") as caught:
+        named().launch("k", 1, 64, np.zeros(4, np.uint32), checks=frozenset({"race"}))
+    assert "red.add.u32 [module+8], 2;" in str(caught.value)
