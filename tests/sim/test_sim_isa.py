@@ -307,6 +307,79 @@ def test_clocks_run(device):
     assert out.tolist() == [1, 1, 1]
 
 
+CLOCKS = """.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<9>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [p];
+    ld.param.u32 %r1, [n];
+    mov.u64 %rd2, %clock64;
+    add.u32 %r2, %r1, 1;
+    add.u32 %r2, %r2, 1;
+    mov.u64 %rd3, %clock64;
+again:
+    nanosleep.u32 1000;
+    sub.u32 %r1, %r1, 1;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra again;
+    mov.u64 %rd4, %globaltimer;
+    mov.u32 %r3, %clock;
+    mov.u32 %r4, %clock_hi;
+    cvt.u64.u32 %rd5, %r3;
+    st.global.v2.u64 [%rd1], {%rd2, %rd3};
+    st.global.v2.u64 [%rd1+16], {%rd4, %rd5};
+    st.global.u32 [%rd1+32], %r4;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize("warps", [1, 4])
+def test_clocks_count_the_instructions_of_the_warps(warps):
+    device = CheckedDevice(CLOCKS, ptx=True)
+    out = np.zeros(5, np.uint64)
+    device.launch("k", 1, 32 * warps, out, 10, checks=frozenset())
+    first, second, timer, low, high = out.tolist()
+    # the instructions from one read to the next, the second read included
+    assert (second - first, timer - second, low - timer) == (3 * warps, 41 * warps, warps)
+    assert high == 0
+
+
+def test_two_loops_that_wait_for_the_clock_end():
+    device = CheckedDevice(
+        """__global__ void k(long long* out) {
+            long long start = clock64();
+            if (threadIdx.x < 32) { while (clock64() - start < 30000000) {} }
+            else { while (clock64() - start < 30000000) __nanosleep(100); }
+            out[threadIdx.x] = clock64() - start;
+        }""",
+        name="waits.cu",
+    )
+    out = np.zeros(64, np.int64)
+    device.launch("k", 1, 64, out)
+    assert (out >= 30000000).all()
+
+
+def test_clocks_increase_from_block_to_block_and_in_loops():
+    device = CheckedDevice(
+        """__global__ void k(unsigned long long* out) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            for (int k = 0; k < 4; k++) {
+                out[4 * i + k] = clock64();
+                if (threadIdx.x % 3 == 1) out[4 * i + k] += 0 * clock64();
+            }
+        }""",
+        name="clocks.cu",
+    )
+    out = np.zeros((40, 4), np.uint64)
+    device.launch("k", 5, 8, out)
+    assert (np.diff(out.astype(np.int64), axis=1) > 0).all()
+
+
 def test_state_spaces_of_generic_pointers(device):
     out = np.zeros(131, np.int32)
     device.launch("spaces", 1, 96, out)

@@ -1,5 +1,5 @@
 """Invalid PTX raises at the load of its module; an unsupported instruction raises at the launch of a kernel that needs
-it. The error has the instruction's name, its PTX and `.cu` lines, and an alternative. Nothing is silently ignored."""
+it. The error has the instruction's name, its lines, and an alternative. No modifier is silently ignored."""
 
 from __future__ import annotations
 

@@ -62,6 +62,8 @@ class Emitter:
         self.slots = self.program.slots
         self.kinds = self.program.slot_kinds
         self.names = 0
+        # the number of the current instruction's basic block, and of its instructions up to this one
+        self.place = (0, 0)
         self._merged: dict[int, int] | None = None
         self._read: set[str] | None = None
         self._used: set[str] | None = None
@@ -167,7 +169,7 @@ class Emitter:
         elif isinstance(operand, Immediate):
             return self.bind(constant(operand, kind))
         elif isinstance(operand, Special):
-            getter, have = special(operand.name)
+            getter, have = special(operand.name, self.place)
             if operand.name.startswith(RESERVED_SHARED):
                 self.program.symbols.add(RESERVED_SHARED)
             text = f"{self.bind(getter)}(f)"

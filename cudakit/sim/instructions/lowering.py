@@ -119,6 +119,7 @@ class Compiler:
                     if instruction.opcode == "shfl":
                         current.absent = ShuffleReads(self.emitter.slots, instruction).absent
                 current.instructions.append(instruction)
+                emitter.place = (current.number, len(current.instructions))
                 if lines := self._lines(instruction):
                     current.marks.append((len(current.lines), instruction))
                     current.loads_shared |= loads_shared(instruction)
@@ -134,6 +135,7 @@ class Compiler:
                 targets[label] = len(blocks) - 1
         current.kind = RETURN
         for index, block in enumerate(blocks):
+            emitter.sites.sizes[block.number] = len(block.instructions)
             if block.fall < 0:
                 block.fall = index + 1
             if block.kind == SWITCH:

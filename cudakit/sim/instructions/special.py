@@ -26,17 +26,18 @@ _RESERVED = {
 }
 _WHY = {"pm": ": there are no performance counters", "current_graph_exec": ": kernels do not launch graphs"}
 _ZERO = np.uint32(0)
-# each read advances the clock by this, so that loops that wait for time to pass end
-_TICK = 512
 
 
-def special(name: str) -> tuple[Getter, np.dtype[Any]]:
-    """A function that reads a special register, and its dtype. Raises NotSimulated for other registers."""
+def special(name: str, place: tuple[int, int]) -> tuple[Getter, np.dtype[Any]]:
+    """A function that reads a special register, and its dtype. ``place``: the basic block of the instruction, and the
+    number of the block's instructions up to this one. Raises NotSimulated for other registers."""
     stem, _, axis = name.lstrip("%").partition(".")
     if axis in ("x", "y", "z"):
         number = "xyz".index(axis)
         if stem in _VECTORS:
             return _VECTORS[stem](number), _U32
+    elif stem in _CLOCKS:
+        return _clock(_CLOCKS[stem], place), _DTYPES.get(stem, _U32)
     elif stem in _SCALARS:
         return _SCALARS[stem], _DTYPES.get(stem, _U32)
     if stem.startswith("lanemask_") and stem[9:] in _MASKS:
@@ -143,12 +144,18 @@ def _smid(f: Fragment) -> Any:
     return ((f.lanes.block + batch.first_block) % batch.run.services.chip.multiprocessors).astype(np.uint32)
 
 
-def _clock(dtype: Any, shift: int = 0) -> Getter:
+def _clock(bits: tuple[int, int], place: tuple[int, int]) -> Getter:
+    """The bits ``bits`` of the launch's clock, from the first to before the last."""
+    shift, end = bits
+    dtype = np.uint64 if end - shift > 32 else np.uint32
+    block, before = place
+
     def get(f: Fragment) -> Any:
         run = f.batch.run
-        run.ticks += _TICK
+        # the rest of the block is counted already
+        executed = run.executed() - (run.block_sizes[block] - before) * f.lanes.warp_count
         f.batch.progress += 1
-        return dtype((run.ticks >> shift) & int(np.iinfo(dtype).max))
+        return dtype((run.clock.read(executed, get) & ((1 << end) - 1)) >> shift)
 
     return get
 
@@ -171,18 +178,15 @@ _SCALARS: dict[str, Getter] = {
     "smid": _smid,
     "nsmid": lambda f: np.uint32(f.batch.run.services.chip.multiprocessors),
     "gridid": lambda f: np.uint64(1),
-    "clock": _clock(np.uint32),
-    "clock_hi": _clock(np.uint32, 32),
-    "clock64": _clock(np.uint64),
-    "globaltimer": _clock(np.uint64),
-    "globaltimer_lo": _clock(np.uint32),
-    "globaltimer_hi": _clock(np.uint32, 32),
     "cluster_ctarank": _rank,
     "cluster_nctarank": lambda f: np.uint32(f.batch.run.cluster_size),
     "is_explicit_cluster": lambda f: np.bool_(f.batch.run.config.explicit_cluster),
     "dynamic_smem_size": lambda f: np.uint32(f.batch.run.config.dynamic_shared),
     "total_smem_size": lambda f: np.uint32(f.batch.run.shared_bytes),
 }
+# the bits of the count that each clock returns
+_CLOCKS = {"clock": (0, 32), "clock_hi": (32, 64), "clock64": (0, 64)}
+_CLOCKS |= {"globaltimer": (0, 64), "globaltimer_lo": (0, 32), "globaltimer_hi": (32, 64)}
 _MASKS: dict[str, Callable[[Array], Array]] = {
     "eq": lambda lane: np.uint64(1) << lane,
     "lt": lambda lane: (np.uint64(1) << lane) - np.uint64(1),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.chips.properties import Chip
+from cudakit.sim.lockstep.clock import Clock
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import AddressSpace, round_up
@@ -89,14 +90,20 @@ class KernelRun:
         self.param_store = np.frombuffer(padded, np.uint8)
         self.tallies: list[Tally | None] = [None] * len(sites.all)
         # per basic block: warps, lanes, and warps that diverge at its end
-        self.block_counts: list[list[int] | None] = [None] * sites.blocks
-        self.ticks = 0
+        self.block_counts: list[list[int] | None] = [None] * len(sites.sizes)
+        self.block_sizes = sites.sizes
+        self.clock = Clock()
         # the origins of undefined values (undefined.py)
         self.origins: list[Any] = []
 
     def place(self, instruction: Instruction) -> tuple[SourcePlace, ...]:
         """The source lines of an instruction."""
         return self.services.place(instruction)
+
+    def executed(self) -> int:
+        """The instructions that warps have executed so far, including all of the blocks that are running."""
+        counts = zip(self.block_counts, self.block_sizes, strict=True)
+        return sum(count[0] * size for count, size in counts if count is not None)
 
     def block_indices(self, numbers: Array) -> Array:
         """The grid index of each of these blocks of the launch, (numbers, 3) of int64."""

@@ -17,11 +17,12 @@ class Site:
 
 
 class Sites:
-    """The sites of a module's functions in the order of their numbers, and the number of basic blocks so far."""
+    """The sites of a module's functions in the order of their numbers. ``sizes`` are the numbers of instructions of its
+    basic blocks."""
 
     def __init__(self) -> None:
         self.all: list[Site] = []
-        self.blocks = 0
+        self.sizes: list[int] = []
 
     def site(self, instruction: Instruction, kind: str) -> Site:
         """Return a new site."""
@@ -31,5 +32,5 @@ class Sites:
 
     def block(self) -> int:
         """Return the number of a new basic block."""
-        self.blocks += 1
-        return self.blocks - 1
+        self.sizes.append(0)
+        return len(self.sizes) - 1
