@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import random
+import re
+import struct
+import sys
 from functools import lru_cache
 
 import numpy as np
@@ -10,6 +15,7 @@ import pytest
 from simdevice import CheckedDevice
 
 from cudakit import Device
+from cudakit.sim.instructions.printf import formatted
 from cudakit.sim.lockstep.report import KernelFault
 
 LANGUAGE = r"""
@@ -292,10 +298,105 @@ def test_printf_formats_as_c_does(device):
     assert "".join(device.printed) == wanted.replace("0x1.921fb53c8d4f1p+1", d.hex())
 
 
+PRINTS = r"""
+__device__ const char in_global[] = "global";
+__constant__ char in_constant[] = "constant";
+__global__ void strings(const char* given) {
+    char own[8]; __shared__ char both[8];
+    for (int i = 0; i < 8; i++) { own[i] = i < 5 ? 'a' + i + threadIdx.x : 0; both[i] = i < 6 ? 'z' - i : 0; }
+    printf("%s %s %s %s %s %s|", "text", in_global, in_constant, own, both, given);
+}
+__global__ void results(int* out, const char* null) {
+    out[0] = printf("none|");
+    out[1] = printf("%d %f %s|", 1, 2.0, "three");
+    out[2] = printf("%*.*f %%|", 9, 2, 2.0);
+    out[3] = printf(null);
+}
+__global__ void odd(int n) { printf("%n %k %y %5! %d %", n); }
+__global__ void many() {
+    printf("%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d %d %5.1f %%|",
+           1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4.0);
+}
+__global__ void beyond(const char* p) { printf("%s", p); }
+"""
+
+
+@pytest.fixture(scope="module")
+def prints():
+    return CheckedDevice(PRINTS, name="prints.cu")
+
+
+def printed(device, *launch):
+    device.printed.clear()
+    device.launch(*launch, checks=frozenset())
+    return "".join(device.printed)
+
+
+def test_printf_reads_strings_of_every_state_space(prints):
+    given = np.frombuffer(b"given\0", np.uint8).copy()
+    text = printed(prints, "strings", 1, 2, given)
+    assert text == "".join(f"text global constant {own} zyxwvu given|" for own in ("abcde", "bcdef"))
+
+
+def test_printf_returns_the_number_of_its_arguments(prints):
+    out = np.zeros(4, np.int32)
+    assert printed(prints, "results", 1, 1, out, 0) == "none|1 2.000000 three|     2.00 %|"
+    assert out.tolist() == [0, 3, 3, -2]
+
+
+def test_printf_prints_unknown_conversions_as_they_are(prints):
+    assert printed(prints, "odd", 1, 1, 7) == "%n %k %y %5! 7 %"
+
+
+def test_printf_has_at_most_32_arguments(prints):
+    assert printed(prints, "many", 1, 1) == "12345678901234567890123456789012 %d %5.1f %|"
+
+
+def test_printf_of_a_string_without_an_end_is_reported(prints):
+    with pytest.raises(KernelFault, match=r"printf or assert reads 1 byte") as caught:
+        prints.launch("beyond", 1, 1, np.full(16, 65, np.uint8))
+    assert caught.value.report.kind == "out of bounds"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its C library prints some numbers in another way")
+def test_printf_converts_numbers_as_the_c_library_does():
+    library, drawn, buffer = ctypes.CDLL(None), random.Random(11), ctypes.create_string_buffer(1000)
+    integers = (0, 1, -1, 7, 255, 70000, -(1 << 31), (1 << 31) - 1, -(1 << 63), (1 << 63) - 1)
+    floats = (0.0, -0.0, 1.0, -1.5, 3.14159, 1e-7, 123456789.0, 1e300, 5e-324, math.inf, -math.inf, 0.1)
+    for _ in range(3000):
+        flags = "".join(flag for flag in "-+ #0" if drawn.random() < 0.25)
+        width = drawn.choice(("", "", "1", "9", "24", "*"))
+        digits = drawn.choice(("", "", ".", ".0", ".1", ".7", ".*"))
+        kind, length = drawn.choice("diouxXeEfFgGaAc"), ""
+        if kind in "diouxX":
+            length = drawn.choice(("", "hh", "h", "l", "ll", "z"))
+        if kind == "c":
+            flags, digits = flags.replace("0", "").replace("#", ""), ""
+        spec = f"<%{flags}{width}{digits}{length}{kind}>"
+        # glibc fills %0*f of a negative width with zeros on the right
+        stars = [drawn.randint(0 if kind in "eEfFgGaA" else -12, 12) for _ in range(spec.count("*"))]
+        if kind in "eEfFgGaA":
+            value = drawn.choice(floats)
+            argument, last = ctypes.c_double(value), struct.pack("<d", value)
+        else:
+            value = drawn.choice(integers) if kind != "c" else drawn.randint(33, 126)
+            bits = 64 if length in ("l", "ll", "z") else 32
+            value &= (1 << bits) - 1
+            argument, last = ctypes.c_uint64(value), value.to_bytes(bits // 8, "little")
+        size = library.snprintf(buffer, 1000, spec.encode(), *map(ctypes.c_int, stars), argument)
+        data = b"".join(struct.pack("<i", star) for star in stars)
+        data += bytes(-len(data) % len(last)) + last
+        text, count = formatted(spec, 0, lambda at, size, data=data: data[at : at + size], str)
+        assert text == buffer.raw[:size].decode(), (spec, stars, value)
+        assert count == len(stars) + 1
+
+
 def test_assert_and_trap(device):
     device.launch("asserts", 1, 32, 1)
-    with pytest.raises(KernelFault, match=r'`n > 0 && "positive"` failed in (void )?asserts'):
-        device.launch("asserts", 1, 32, -1)
+    with pytest.raises(KernelFault) as caught:
+        device.launch("asserts", (1, 2, 3), (4, 2, 2), -1)
+    wanted = r"language.cu:\d+: void asserts\(int\): block: \[0,0,0\], thread: \[0,0,0\] Assertion `n > 0 && "
+    assert re.search(wanted + r'"positive"` failed\.', str(caught.value))
     device.launch("traps", 1, 1, 2)
     with pytest.raises(KernelFault, match="the kernel stopped itself"):
         device.launch("traps", 1, 1, 3)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.instructions.printf import formatted
+from cudakit.sim.lockstep.fragment import Fragment, Store
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.memory import LOCAL_WINDOW, MemoryFault
+from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
+from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction
 
 Call = Callable[[Fragment, "tuple[Any, ...]"], Any]
+
+# the result of printf without a format
+_NO_FORMAT = -2
 
 
 def _pointers(f: Fragment, value: Any) -> Array:
@@ -26,15 +30,29 @@ def _pointers(f: Fragment, value: Any) -> Array:
 
 
 def _read(f: Fragment, lane: int, address: int, size: int, instruction: Instruction) -> bytes:
-    """Bytes at a lane's generic address, global or local."""
-    batch = f.batch
-    if address >= LOCAL_WINDOW and batch.local is not None and address < LOCAL_WINDOW << 1:
-        start = int(f.lanes.lanes[lane]) * batch.local.stride + address - LOCAL_WINDOW
-        return batch.local.bytes[start : start + size].tobytes()
+    """Bytes at a lane's generic address: global, local, or shared of a block that is not in a cluster."""
+    batch, run = f.batch, f.batch.run
+    if LOCAL_WINDOW <= address < LOCAL_WINDOW << 1:
+        found = _part(batch.local, int(f.lanes.lanes[lane]), address - LOCAL_WINDOW, size, run.local_bytes)
+    elif SHARED_WINDOW <= address < SHARED_WINDOW << 1 and run.cluster_size == 1:
+        offset = address - SHARED_WINDOW - SHARED_START
+        found = _part(batch.shared, int(f.lanes.block[lane]), offset, size, run.shared_bytes)
+    else:
+        found = None
+    if found is not None:
+        return found
     try:
-        return batch.run.space.bytes(address, size).tobytes()
+        return run.space.bytes(address, size).tobytes()
     except MemoryFault as fault:
         f.fail(instruction, fault.kind, f"printf or assert reads {fault.where}", lane, address=address, size=size)
+
+
+def _part(store: Store | None, owner: int, offset: int, size: int, limit: int) -> bytes | None:
+    """Bytes of the local memory of a lane, or of the shared memory of a block; None if they are out of bounds."""
+    if store is None or not 0 <= offset <= limit - size:
+        return None
+    start = owner * store.stride + offset
+    return store.bytes[start : start + size].tobytes()
 
 
 def _text(f: Fragment, lane: int, address: int, instruction: Instruction) -> str:
@@ -50,84 +68,23 @@ def _text(f: Fragment, lane: int, address: int, instruction: Instruction) -> str
     return out.decode("utf-8", "replace")
 
 
-_CONVERSION = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+)?)?(hh|h|ll|l|j|z|t|L)?([diouxXeEfFgGaAcspn%])")
-
-
-def _format(f: Fragment, lane: int, text: str, arguments: int, instruction: Instruction) -> str:
-    position = 0
-
-    def next_bytes(size: int) -> bytes:
-        nonlocal position
-        position = -(-position // size) * size
-        position += size
-        return _read(f, lane, arguments + position - size, size, instruction)
-
-    def one(match: re.Match[str]) -> str:
-        flags, wide, precision, length, kind = match.groups()
-        if kind == "%":
-            return "%"
-        if wide == "*":
-            wide = str(struct.unpack("<i", next_bytes(4))[0])
-        if precision == "*":
-            precision = str(struct.unpack("<i", next_bytes(4))[0])
-        points = "." in match.group(0)
-        spec = f"%{flags}{wide or ''}{'.' + (precision or '0') if points else ''}"
-        if kind in "eEfFgG":
-            return str((spec + kind) % struct.unpack("<d", next_bytes(8))[0])
-        if kind in "aA":
-            number = _hexadecimal(struct.unpack("<d", next_bytes(8))[0], int(precision or 0) if points else None)
-            return f"%{flags.replace('0', '')}{wide or ''}s" % (number.upper() if kind == "A" else number)
-        if kind == "s":
-            return (spec + "s") % _text(f, lane, struct.unpack("<Q", next_bytes(8))[0], instruction)
-        if kind == "p":
-            pointer = struct.unpack("<Q", next_bytes(8))[0]
-            return f"%{flags.replace('0', '')}{wide or ''}s" % (f"0x{pointer:x}" if pointer else "(nil)")
-        if kind == "c":
-            return (spec + "c") % chr(next_bytes(4)[0])
-        size = 8 if length in ("l", "ll", "j", "z", "t") else 4
-        data = next_bytes(size)[: {"hh": 1, "h": 2}.get(length, size)]
-        integer = int.from_bytes(data, "little", signed=kind in "di")
-        if kind not in "di":
-            # flags for signs apply to signed numbers only, and zero has no prefix
-            spec = spec.replace("+", "").replace(" ", "")
-            spec = spec.replace("#", "") if integer == 0 or kind == "u" else spec
-        if kind == "o" and "#" in spec:
-            return f"%{spec.replace('#', '')[1:]}s" % f"0{integer:o}"
-        return (spec + ("d" if kind in "diu" else kind)) % integer
-
-    return _CONVERSION.sub(one, text)
-
-
-def _hexadecimal(value: float, digits: int | None) -> str:
-    """A number in the format of %a, with ``digits`` after the point, or as many as it needs."""
-    mantissa, mark, exponent = value.hex().partition("p")
-    if not mark:
-        return mantissa  # inf, nan
-    sign, lead, fraction = re.fullmatch(r"(-?)0x(\d)\.(\w+)", mantissa).groups()  # type: ignore[union-attr]
-    if digits is None:
-        fraction = fraction.rstrip("0")
-    elif digits < len(fraction):
-        # round to nearest, ties to even
-        whole, rest = divmod(int(lead + fraction, 16), 1 << 4 * (len(fraction) - digits))
-        half = 1 << 4 * (len(fraction) - digits) - 1
-        whole += rest > half or (rest == half and whole & 1)
-        lead, fraction = f"{whole >> 4 * digits:x}", f"{whole & ((1 << 4 * digits) - 1):0{digits}x}" if digits else ""
-    else:
-        fraction = fraction.ljust(digits, "0")
-    return f"{sign}0x{lead}{'.' if fraction else ''}{fraction}p{exponent}"
-
-
 def _vprintf(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
         formats, arguments = _pointers(f, values[0]), _pointers(f, values[1])
         texts: dict[int, str] = {}
+        results = np.full(f.lanes.count, _NO_FORMAT, np.int64)
         for lane in range(f.lanes.count):
-            where = int(formats[lane])
+            where, start = int(formats[lane]), int(arguments[lane])
+            if where == 0:
+                continue
             if where not in texts:
                 texts[where] = _text(f, lane, where, instruction)
-            f.batch.run.services.printf(_format(f, lane, texts[where], int(arguments[lane]), instruction))
+            read = partial(_read, f, lane, instruction=instruction)
+            string = partial(_text, f, lane, instruction=instruction)
+            text, results[lane] = formatted(texts[where], start, read, string)
+            f.batch.run.services.printf(text)
         f.batch.progress += 1
-        return np.frombuffer((1).to_bytes(8, "little"), "V8")[0]
+        return results[:, None].view(np.uint8)
 
     return run
 
@@ -136,14 +93,19 @@ def _assertfail(c: Emitter, instruction: Instruction) -> Call:
     def run(f: Fragment, values: tuple[Any, ...]) -> Any:
         message, file, function = (_text(f, 0, int(_pointers(f, values[k])[0]), instruction) for k in (0, 1, 3))
         line = int(_pointers(f, values[2])[0]) & 0xFFFFFFFF
+        block, thread = map(_index, f.lane_place(0))
         f.fail(
             instruction,
             "assertion",
-            f"assertion `{message}` failed in {function}, {file}:{line}",
+            f"{file}:{line}: {function}: block: {block}, thread: {thread} Assertion `{message}` failed.",
             lanes=f.lanes.count,
         )
 
     return run
+
+
+def _index(index: Index3) -> str:
+    return "[{},{},{}]".format(*index)
 
 
 def _malloc(c: Emitter, instruction: Instruction) -> Call:
