@@ -123,6 +123,7 @@ __global__ void prints(int n, double d, const char* null) {
 }
 __global__ void asserts(int n) { assert(n > 0 && "positive"); }
 __global__ void traps(int n) { if (n == 3) __trap(); }
+__global__ void breaks(int n) { if (threadIdx.x == n) __brkpt(); }
 __global__ void timing(u64* o) {
     u64 a = clock64(), g, h;
     unsigned c = clock();
@@ -400,6 +401,14 @@ def test_assert_and_trap(device):
     device.launch("traps", 1, 1, 2)
     with pytest.raises(KernelFault, match="the kernel stopped itself"):
         device.launch("traps", 1, 1, 3)
+
+
+def test_a_breakpoint_stops_the_kernel(device):
+    device.launch("breaks", 1, 32, 32)
+    with pytest.raises(KernelFault, match=r"breakpoint \(__brkpt\(\)\), and no debugger") as caught:
+        device.launch("breaks", 1, 32, 3)
+    report = caught.value.report
+    assert (report.kind, report.thread, report.instruction) == ("trap", (3, 0, 0), "brkpt;")
 
 
 def test_clocks_run(device):

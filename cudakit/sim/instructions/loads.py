@@ -243,8 +243,12 @@ def _is_global(f: Fragment, value: Array) -> Array:
 
 
 def build_trap(c: Emitter, instruction: Instruction) -> list[str]:
+    """trap and brkpt stop the kernel: no debugger is attached that a breakpoint could call."""
+    breakpoint_ = "the kernel stopped at a breakpoint (__brkpt()), and no debugger is attached: remove it"
+    detail = breakpoint_ if instruction.opcode == "brkpt" else "the kernel stopped itself (__trap())"
+
     def trap(f: Fragment) -> None:
-        f.fail(instruction, "trap", "the kernel stopped itself (__trap())", lanes=f.lanes.count)
+        f.fail(instruction, "trap", detail, lanes=f.lanes.count)
 
     return [f"{c.bind(trap)}(f)"]
 

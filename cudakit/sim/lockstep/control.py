@@ -32,6 +32,7 @@ from cudakit.sim.lockstep.program import (
 )
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
+from cudakit.sim.lockstep.report import plain_name
 from cudakit.sim.lockstep.undefined import run_carefully, unwritten
 from cudakit.sim.ptx.opcodes import name_of
 
@@ -231,8 +232,8 @@ class LaneScheduler:
             f.fail(
                 block.instructions[-1],
                 "stack overflow",
-                f"calls are {len(f.frames)} deep and need more than the thread's {self.run.local_bytes} bytes of local "
-                "memory: reduce the recursion depth or raise the stack limit",
+                f"the call of {plain_name(callee.name)} at depth {len(f.frames)} needs more than the thread's "
+                f"{self.run.local_bytes} bytes of local memory: reduce the recursion depth or raise the stack limit",
                 lanes=f.lanes.count,
             )
         # the caller resumes at `block.fall`; `give_back` copies the results
