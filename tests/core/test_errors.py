@@ -111,7 +111,7 @@ def test_what_the_simulated_device_does_not_run_yet_is_named_with_its_line(name)
     source, text = UNSUPPORTED[name]
     with Device("sim", fresh=True) as device:
         module = device.compile(source=source + "\n__global__ void other() {}", name=f"{name}.cu")
-        stream = device.stream()
+        stream = device.default_stream
         module["other"].launch(stream, grid=1, block=1)
         x = device.zeros(1, "float32")
         with pytest.raises(CudaError, match=text) as caught:

@@ -251,8 +251,7 @@ class LaneScheduler:
         """Return to the caller; False at the end of the kernel itself."""
         if len(f.frames) == 1:
             return False
-        done = f.frames[-1]
-        f.frames = f.frames[:-1]
+        *f.frames, done = f.frames
         caller = f.frames[-1]
         f.program, f.regs, f.block = caller.program, caller.regs, done.resume
         block = caller.program.blocks[done.resume - 1]
