@@ -194,7 +194,7 @@ def test_items_that_kill_every_worker_stop_the_run(client, images, tmp_path):
 
     with pytest.raises(pipeline.PipelineError, match=r"were lost with 3 workers in a row.* of 96 items are finished"):
         pipeline.run(fatal, tmp_path / "in.npy", tmp_path / "out.npy", on=client, chunk=1)
-    client.wait_for_workers(3, timeout=60)
+    client.wait_for_workers(1, timeout=60)  # Dask may give up a worker that died several times
     report = pipeline.run(doubled, tmp_path / "in.npy", tmp_path / "out.npy", on=client, chunk=1, resume=True)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), 2 * images)
     assert report.items + report.skipped == COUNT
