@@ -77,8 +77,8 @@ def report_of(device, *args, **more):
     return report
 
 
-def line_of(text):
-    return next(n for n, line in enumerate(WRONG.splitlines(), 1) if text in line)
+def line_of(text, source=WRONG):
+    return next(n for n, line in enumerate(source.splitlines(), 1) if text in line)
 
 
 def test_one_element_too_many(wrong):
@@ -233,8 +233,8 @@ def test_warps_of_a_block_at_different_syncthreads():
     report = report_of(device, "halves", 1, 64, x, y)
     assert report.kind == "divergent barrier"
     assert "undefined in CUDA C++" in report.detail
-    lines = [next(n for n, text in enumerate(HALVES.splitlines(), 1) if word in text) for word in ("FIRST", "SECOND")]
-    assert sorted((report.line, report.others[0].places[0].line)) == lines
+    lines = [report.line, report.others[0].places[0].line]
+    assert sorted(lines) == [line_of("FIRST", HALVES), line_of("SECOND", HALVES)]
     device.launch("halves", 1, 64, x, y, checks=CHECKS - {"syncthreads"})
     assert y.tolist() == [*(1 + 63 - np.arange(32)), *(2 - 31 + np.arange(32))]
 

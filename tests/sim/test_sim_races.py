@@ -3,11 +3,10 @@ without a report."""
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import ALL_CHECKS, SimDevice
 
 from cudakit.sim.lockstep.report import KernelFault
 
-CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init"})
 SHARED_RACE, GLOBAL_RACE = "shared memory race", "global memory race"
 IN_FLIGHT = "read before cp.async wait"
 
@@ -428,7 +427,7 @@ def marked(source, kernel, mark):
 def report(device, *args, **more):
     """Return the report that stops a launch."""
     with pytest.raises(KernelFault) as caught:
-        device.launch(*args, checks=CHECKS, **more)
+        device.launch(*args, checks=ALL_CHECKS, **more)
     return caught.value.report
 
 
@@ -450,7 +449,7 @@ def run_shared(shared, name, value, threads, grid=1):
     y = np.zeros(1024, np.int32)
     x = X.astype(np.uint8) if name == "bytes" else X.copy()
     y = y.astype(x.dtype)
-    shared.launch(name, grid, threads, x, y, value, checks=CHECKS)
+    shared.launch(name, grid, threads, x, y, value, checks=ALL_CHECKS)
     return y
 
 
@@ -517,7 +516,7 @@ def test_every_atomic_counts_whoever_reads_the_sum(shared, reader):
 
 def test_accesses_through_generic_addresses(shared):
     y = np.zeros(64, np.int32)
-    shared.launch("generic", 1, 64, X.copy(), y, 1, shared=256, checks=CHECKS)
+    shared.launch("generic", 1, 64, X.copy(), y, 1, shared=256, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y, X[:64][::-1])
     assert report(shared, "generic", 1, 64, X.copy(), y, 0, shared=256).kind == SHARED_RACE
 
@@ -525,13 +524,13 @@ def test_accesses_through_generic_addresses(shared):
 @pytest.mark.parametrize("left", [96, 40, 32])
 def test_threads_that_have_exited_are_behind_the_barrier(shared, left):
     y = np.zeros(96, np.int32)
-    shared.launch("early", 1, 96, X.copy(), y, left, checks=CHECKS)
+    shared.launch("early", 1, 96, X.copy(), y, left, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y[:left], X[:96][::-1][:left])
 
 
 def test_blocks_that_pass_different_numbers_of_barriers(shared):
     y = np.zeros(5 * 64, np.int32)
-    shared.launch("uneven", 5, 64, X.copy(), y, 0, checks=CHECKS)
+    shared.launch("uneven", 5, 64, X.copy(), y, 0, checks=ALL_CHECKS)
     rows = y.reshape(5, 64)
     np.testing.assert_array_equal(rows[1], X[:64] + 2)
     np.testing.assert_array_equal(rows[4], X[:64][::-1] + 5)
@@ -549,7 +548,7 @@ def test_report_reads_well(shared):
 
 def test_without_the_check_nothing_is_said(shared):
     y = np.zeros(128, np.int32)
-    shared.launch("reverse", 1, 128, X.copy(), y, 0, checks=CHECKS - {"race"})
+    shared.launch("reverse", 1, 128, X.copy(), y, 0, checks=ALL_CHECKS - {"race"})
     assert y.any()
 
 
@@ -575,7 +574,7 @@ def test_without_the_check_nothing_is_said(shared):
 def test_copies_must_be_waited_for(copies, name, wait, sync, kind):
     args = (name, 2, 64, X.copy(), np.zeros(64, np.int32), wait, sync)
     if kind is None:
-        copies.launch(*args, checks=CHECKS)
+        copies.launch(*args, checks=ALL_CHECKS)
         return
     found = report(copies, *args)
     assert found.kind == kind, str(found)
@@ -607,19 +606,19 @@ def test_blocks_that_share_a_place(memory, name, cells):
     assert found.kind == GLOBAL_RACE
     check_lines(found, GLOBAL, name)
     assert found.others[0].block != found.block
-    memory.launch(name, cells, 32, x, np.zeros(16, np.int32), 1, checks=CHECKS)
+    memory.launch(name, cells, 32, x, np.zeros(16, np.int32), 1, checks=ALL_CHECKS)
 
 
 def test_a_block_may_do_with_its_own_part_what_it_likes(memory):
     x, y = np.zeros(20 * 256, np.int32), np.zeros(20 * 256, np.int32)
-    memory.launch("own", 20, 256, x, y, 0, checks=CHECKS)
+    memory.launch("own", 20, 256, x, y, 0, checks=ALL_CHECKS)
     assert (y == 1).all()
 
 
 def chained(memory, name, grid, threads, how, **more):
     n = grid * threads
     x, data, flags, y = (np.arange(1, n + 1, dtype=np.int32), *(np.zeros(n, np.int32) for _ in range(3)))
-    memory.launch(name, grid, threads, x, data, flags, y, how, checks=CHECKS, **more)
+    memory.launch(name, grid, threads, x, data, flags, y, how, checks=ALL_CHECKS, **more)
     return x, y
 
 
@@ -664,7 +663,7 @@ def test_grid_barrier(memory, grid):
 def test_stores_through_pointers_in_memory_count(memory):
     target = memory.upload(np.zeros(16, np.int32))
     table = np.array([target.address], np.uint64)
-    memory.launch("behind", 8, 1, table, X.copy(), 1, checks=CHECKS)
+    memory.launch("behind", 8, 1, table, X.copy(), 1, checks=ALL_CHECKS)
     np.testing.assert_array_equal(target.data.view(np.int32)[:8], X[:8] + 1)
     found = report(memory, "behind", 8, 1, table, X.copy(), 0)
     assert found.kind == GLOBAL_RACE

@@ -3,11 +3,9 @@ one thread sets or reads for others. Each kernel has a wrong and a correct form,
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import ALL_CHECKS, SimDevice
 
 from cudakit.sim.lockstep.report import KernelFault
-
-CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init"})
 
 SOURCE = r"""
 #include <cuda/atomic>
@@ -217,7 +215,7 @@ def device():
 
 def run(device, name, grid, form):
     x, flags, y = (np.zeros(64 * grid, np.int32) for _ in range(3))
-    device.launch(name, grid, 64, x, flags, y, form, checks=CHECKS)
+    device.launch(name, grid, 64, x, flags, y, form, checks=ALL_CHECKS)
     return x, flags, y
 
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from simdevice import SimDevice
+from simdevice import ALL_CHECKS, SimDevice
 
 import cudakit
 from cudakit.sim.lockstep.report import KernelFault
 
-CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init"})
 KIND = "uninitialised read"
 
 SOURCE = r"""
@@ -136,7 +135,7 @@ def line_of(kernel):
 
 def stopped(device, *args, **more):
     with pytest.raises(KernelFault) as caught:
-        device.launch(*args, checks=CHECKS, **more)
+        device.launch(*args, checks=ALL_CHECKS, **more)
     assert caught.value.report.kind == KIND, str(caught.value)
     return caught.value.report
 
@@ -153,7 +152,7 @@ def zeros(count=64, dtype=np.int32):
 
 @pytest.mark.parametrize("grid", [1, 3])
 def test_tail_of_shared_memory(device, grid):
-    device.launch("tail", 1, 64, X.copy(), zeros(), 64, checks=CHECKS)
+    device.launch("tail", 1, 64, X.copy(), zeros(), 64, checks=ALL_CHECKS)
     found = stopped(device, "tail", grid, 64, X.copy(), zeros(), 60)
     assert (found.line, found.thread, found.lanes, found.address) == (line_of("tail"), (0, 0, 0), 4 * grid, 252)
     assert found.space == "shared"
@@ -161,39 +160,39 @@ def test_tail_of_shared_memory(device, grid):
 
 
 def test_dynamic_shared_memory(device):
-    device.launch("dynamic", 1, 64, X.copy(), zeros(), 64, shared=256, checks=CHECKS)
+    device.launch("dynamic", 1, 64, X.copy(), zeros(), 64, shared=256, checks=ALL_CHECKS)
     assert stopped(device, "dynamic", 1, 64, X.copy(), zeros(), 63, shared=256).thread == (63, 0, 0)
 
 
 def test_padding_of_a_tile_is_not_read(device):
     y = zeros()
-    device.launch("padded", 1, 64, X.copy(), y, 0, checks=CHECKS)
+    device.launch("padded", 1, 64, X.copy(), y, 0, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y.reshape(8, 8), X.reshape(8, 8).T)
     assert stopped(device, "padded", 1, 64, X.copy(), zeros(), 1).lanes == 8
 
 
 def test_counts_must_start_at_something(device):
     y = zeros(16)
-    device.launch("counts", 1, 64, X.copy(), y, 1, checks=CHECKS)
+    device.launch("counts", 1, 64, X.copy(), y, 1, checks=ALL_CHECKS)
     assert (y == 4).all()
     assert stopped(device, "counts", 1, 64, X.copy(), zeros(16), 0).line == line_of("counts")
 
 
 def test_an_exchange_initialises(device):
     y = zeros()
-    device.launch("swapped", 1, 64, X.copy(), y, 0, checks=CHECKS)
+    device.launch("swapped", 1, 64, X.copy(), y, 0, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y, X)
 
 
 def test_padding_that_a_vector_load_takes_along_is_not_read(device):
     x, y = np.arange(34, dtype=np.float32), zeros(32, np.float32)
-    device.launch("points", 1, 32, x, y, 32, checks=CHECKS)
+    device.launch("points", 1, 32, x, y, 32, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y[::-1], x[:32] + x[1:33] * x[2:])
     assert stopped(device, "points", 1, 32, x, y, 31).thread == (0, 0, 0)
 
 
 def test_units_below_a_word_are_told_apart(device):
-    device.launch("half", 1, 64, zeros(64, np.uint16), 2, checks=CHECKS)
+    device.launch("half", 1, 64, zeros(64, np.uint16), 2, checks=ALL_CHECKS)
     assert stopped(device, "half", 1, 64, zeros(64, np.uint16), 1).thread == (1, 0, 0)
 
 
@@ -211,14 +210,14 @@ def test_fresh_memory_is_undefined_until_stored_to(device):
     # half of it is set here, the rest by a kernel
     made.define(0, 128)
     assert stopped(device, "copy", 1, 64, made.address, zeros(), 64).thread == (32, 0, 0)
-    device.launch("copy", 1, 32, X.copy(), made.address + 128, 32, checks=CHECKS)
-    device.launch("copy", 1, 64, made.address, zeros(), 64, checks=CHECKS)
+    device.launch("copy", 1, 32, X.copy(), made.address + 128, 32, checks=ALL_CHECKS)
+    device.launch("copy", 1, 64, made.address, zeros(), 64, checks=ALL_CHECKS)
     assert made.undefined_bytes() is None
 
 
 @pytest.mark.parametrize("grid", [1, 2])
 def test_stores_of_the_same_launch_count(device, grid):
-    device.launch("fresh", 1, 64, undefined(device).address, zeros(), 64, checks=CHECKS)
+    device.launch("fresh", 1, 64, undefined(device).address, zeros(), 64, checks=ALL_CHECKS)
     assert stopped(device, "fresh", 1, 64, undefined(device).address, zeros(), 63).thread == (63, 0, 0)
     # also without race checks
     with pytest.raises(KernelFault, match=KIND):
@@ -230,38 +229,38 @@ def test_atomics_bytes_and_vectors(device):
     made = undefined(device)
     made.define(0, 33)
     assert stopped(device, "bytes", 1, 64, made.address, zeros()).address == made.address + 33
-    device.launch("bytes", 1, 33, made.address, zeros(), checks=CHECKS)
+    device.launch("bytes", 1, 33, made.address, zeros(), checks=ALL_CHECKS)
     assert stopped(device, "vector", 1, 4, made.address, zeros()).thread == (2, 0, 0)
 
 
 def test_without_the_check_nothing_is_said(device):
-    device.launch("copy", 1, 64, undefined(device).address, zeros(), 64, checks=CHECKS - {"init"})
-    device.launch("tail", 1, 64, X.copy(), zeros(), 60, checks=CHECKS - {"init"})
+    device.launch("copy", 1, 64, undefined(device).address, zeros(), 64, checks=ALL_CHECKS - {"init"})
+    device.launch("tail", 1, 64, X.copy(), zeros(), 60, checks=ALL_CHECKS - {"init"})
 
 
 # ---- local memory ----
 
 
 def test_local_memory(device):
-    device.launch("local", 1, 16, X.copy(), zeros(16), 16, checks=CHECKS)
+    device.launch("local", 1, 16, X.copy(), zeros(16), 16, checks=ALL_CHECKS)
     found = stopped(device, "local", 1, 16, X.copy(), zeros(16), 12)
     assert (found.line, found.thread, found.lanes, found.space) == (line_of("local"), (12, 0, 0), 4, "local")
 
 
 def test_structures_may_be_copied_with_their_padding(device):
     y = zeros(4)
-    device.launch("structs", 1, 4, X.copy(), y, 0, checks=CHECKS)
+    device.launch("structs", 1, 4, X.copy(), y, 0, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y, [3, 2, 1, 0])
 
 
 def test_padding_goes_along_when_a_structure_is_copied_or_returned(device):
     y = zeros(4)
-    device.launch("marks", 1, 4, np.arange(4, dtype=np.int32), y, 4, checks=CHECKS)
+    device.launch("marks", 1, 4, np.arange(4, dtype=np.int32), y, 4, checks=ALL_CHECKS)
     np.testing.assert_array_equal(y, [4, 3, 2, 1])
 
 
 def test_each_call_has_a_fresh_frame(device):
-    device.launch("calls", 1, 4, X.copy(), zeros(4), 1, checks=CHECKS)
+    device.launch("calls", 1, 4, X.copy(), zeros(4), 1, checks=ALL_CHECKS)
     stopped(device, "calls", 1, 4, X.copy(), zeros(4), 0)
 
 

@@ -104,12 +104,13 @@ class Compiler:
                 syncs = sync_of(emitter, instruction)
                 # lanes that have synchronised stay together until the end of the block
                 meets = syncs is not None and syncs is not current.sync
-                ends = row_of(instruction).ends
+                row = row_of(instruction)
+                ends = row.ends
                 if place in labels or meets or ends in (Flow.BARRIER, Flow.CLUSTER):
                     current = self._next(current)
                     for label in labels.get(place, ()):
                         targets[label] = len(blocks) - 1
-                if row_of(instruction).refusal is not None:
+                if row.refusal is not None:
                     continue
                 if ends is not None:
                     current = self._end(current, instruction, ends)

@@ -79,8 +79,7 @@ def launch(
     (limits.py).
 
     Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid, NotSimulated if the kernel needs
-    PTX that is not simulated. The caller checks the limits of
-    the device and the types of parameters.
+    PTX that is not simulated. The caller checks the limits of the device and the types of parameters.
     """
     if function.refusal is not None:
         raise NotSimulated(str(function.refusal), function.refusal.line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +29,7 @@ class LoadedFunction:
         self.program = program
         self.reachable = _reachable(module.programs, program)
         # the reason why the kernel cannot be launched, if it or a function that it calls needs what is not simulated
-        self.refusal = next((_refusal(p, program) for p in self.reachable if p.refusal is not None), None)
+        self.refusal = _refusal(self.reachable, program)
         offset = 0
         params = []
         for param in function.params:
@@ -70,11 +70,13 @@ class LoadedFunction:
         return f"LoadedFunction({self.name!r})"
 
 
-def _refusal(program: Program, kernel: Program) -> NotSimulated:
-    """The error of a launch of a kernel that reaches a program which cannot run."""
-    assert program.refusal is not None
-    called = f"\n  called by the kernel {kernel.name}" if program is not kernel else ""
-    return NotSimulated(f"{program.refusal}{called}", program.refusal.line)
+def _refusal(reachable: Iterable[Program], kernel: Program) -> NotSimulated | None:
+    """The error of a launch of a kernel, if one of the programs that it reaches cannot run."""
+    for program in reachable:
+        if program.refusal is not None:
+            called = f"\n  called by the kernel {kernel.name}" if program is not kernel else ""
+            return NotSimulated(f"{program.refusal}{called}", program.refusal.line)
+    return None
 
 
 def _three(values: tuple[int, ...]) -> Index3:
