@@ -177,7 +177,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--checks",
         type=cli.parse_list,
         metavar="C,...",
-        help="only these checks of the simulated device (default: all)",
+        help="only these checks of the simulated device (default: all but benign)",
     )
     sub.add_argument("--device", default="auto", metavar="auto|sim|gpu|gpu:N")
 

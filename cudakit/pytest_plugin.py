@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         type=_names,
         metavar="C,...",
-        help="only these checks of the simulated device (race, init, barrier, syncthreads, warp, streams, leaks), or "
-        "none; default: all checks",
+        help="only these checks of the simulated device (race, benign, init, barrier, syncthreads, warp, streams, "
+        "leaks), or none; default: all but benign",
     )
     group.addoption(
         "--cudakit-examples",

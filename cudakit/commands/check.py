@@ -76,7 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="the seed of an earlier run, to draw the same problems again")
     parser.add_argument(
-        "--checks", type=cli.parse_list, metavar="C,...", help="only these checks, such as race,init (default: all)"
+        "--checks",
+        type=cli.parse_list,
+        metavar="C,...",
+        help="only these checks, such as race,init (default: all but benign)",
     )
     parser.add_argument("--run", metavar="SCRIPT.py", dest="script", help="a script that launches the file's kernels")
     parser.add_argument("--annotate", metavar="FILE.html", help="write the source with counters next to each line")
@@ -90,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
     target = target_of(arguments.file)
     _refuse(arguments, target)
     out = terminal.wrapping(sys.stderr if arguments.json == "-" else sys.stdout)
-    checks = arguments.checks if arguments.checks is not None else list(drivers.all_checks())
+    checks = arguments.checks if arguments.checks is not None else list(drivers.default_checks())
     outcome = Outcome(target.name, str(target.sources[0].path) if target.sources else target.name, checks)
     try:
         _check(arguments, target, outcome, out)

@@ -112,6 +112,13 @@ def all_checks() -> tuple[str, ...]:
     return tuple(sorted(sim.ALL_CHECKS))
 
 
+def default_checks() -> tuple[str, ...]:
+    """Return the names of the checks that a simulated device has without `checks=`."""
+    from cudakit import sim
+
+    return tuple(sorted(sim.DEFAULT_CHECKS))
+
+
 def name_files(name_of: Callable[[str], str]) -> None:
     """Make errors and reports use name_of(file) as the name of each Python file, because a notebook cell has no path.
     linecache must have the file's lines under that name."""

@@ -67,6 +67,11 @@ _RULES = (
         "Use atomics, a flag with release and acquire order, or two launches.",
     ),
     Rule(
+        "benign race",
+        "A race that cannot change a result: threads store the same value, or an atomicCAS confirms a plain load.",
+        'Use an atomic or volatile access, or leave "benign" out of checks=.',
+    ),
+    Rule(
         "read before cp.async wait",
         "A cp.async result was used before the wait.",
         "Wait for the copy (__pipeline_wait_prior, cp.async.wait_group), then call __syncthreads() before other "

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cudakit.sim.driver.api import ALL_CHECKS, Driver
+    from cudakit.sim.driver.api import ALL_CHECKS, DEFAULT_CHECKS, Driver
 
-__all__ = ["ALL_CHECKS", "Driver"]
+__all__ = ["ALL_CHECKS", "DEFAULT_CHECKS", "Driver"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from cudakit import ops, pipeline
 from cudakit.families.softmax import FAMILY
 from cudakit.families.softmax_problem import RowProblem
 from cudakit.family import Launch, Variant
-from cudakit.sim import ALL_CHECKS
+from cudakit.sim import DEFAULT_CHECKS
 from cudakit.testing import Case, Layout, run_case
 
 WRONG = TESTS / "wrong"
@@ -61,7 +61,7 @@ def case(first: float | None = None) -> Case:
 def test_rejected_by_the_comparison(device: cudakit.Device, name: str, first: float | None, why: str) -> None:
     if device.kind == "sim":
         # races have their own test below; here the comparison must find the wrong results
-        device = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})
+        device = cudakit.Device("sim", checks=DEFAULT_CHECKS - {"race"})
     verdict = run_case(device, FAMILY, variant(name), case(first))
     assert not verdict.ok
     assert re.search(why, verdict.why), verdict.why
@@ -71,7 +71,7 @@ def test_a_write_beside_the_output_is_found(device: cudakit.Device) -> None:
     if device.kind == "gpu":
         assert "wrote outside its output" in run_case(device, FAMILY, variant("off_by_one"), case()).why
         return
-    lost = cudakit.Device("sim", checks=ALL_CHECKS - {"race"})  # its rows overlap, which would be a race
+    lost = cudakit.Device("sim", checks=DEFAULT_CHECKS - {"race"})  # its rows overlap, which would be a race
     with pytest.raises(cudakit.DeviceFault, match="0 bytes past the end of the array of 6660 bytes") as caught:
         run_case(lost, FAMILY, variant("off_by_one"), case())
     assert "y[c * y_col] = expf" in caught.value.report.text

@@ -160,3 +160,39 @@ def last_block_relaxed(wrong: bool) -> Launch:
     x = integers((40, 32), -1000, 1000, np.int32)
     args = (x, Empty(40, np.int32), np.zeros(1, np.uint32), Empty(1, np.int32))
     return Launch(40, 32, args, {3: [x.max()]})
+
+
+@kernel(RACE)
+def cas_plain_store(wrong: bool) -> Launch:
+    """Plain store to a sum that other threads change by atomicCAS"""
+    x = np.arange(300, dtype=np.float64)
+    return Launch(5, 64, (x, np.zeros(1), 300), {1: [x.sum()]})
+
+
+@kernel(RACE)
+def cas_value_before(wrong: bool) -> Launch:
+    """Result taken from the first read of an atomicCAS loop, not from the atomic"""
+    return Launch(5, 64, (Empty(300, np.int32), zeros(1), 300), {0: np.arange(300), 1: [300]}, unordered=(0,))
+
+
+def _edges() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ends of 600 edges between 50 vertices, and the vertices visited."""
+    ends = integers((2, 600), 0, 50, np.int32)
+    return ends[0], ends[1], (np.arange(50) % 3 == 0).astype(np.int32)
+
+
+@kernel(RACE)
+def search_parents(wrong: bool) -> Launch:
+    """Breadth-first search that stores the edge's origin; correct: the same value per vertex"""
+    start, end, frontier = _edges()
+    reached = np.isin(np.arange(50), end[frontier[start] == 1])
+    return Launch(10, 64, (start, end, frontier, zeros(50), zeros(1), 600), {3: reached, 4: [1]})
+
+
+@kernel(RACE)
+def search_visited(wrong: bool) -> Launch:
+    """Breadth-first search that reads the marks that other threads store"""
+    start, end, visited = _edges()
+    crossing = (visited[start] == 1) & (visited[end] == 0)
+    reached = np.isin(np.arange(50), end[crossing])
+    return Launch(10, 64, (start, end, visited, zeros(50), zeros(1), 600), {3: reached, 4: [crossing.sum()]})

@@ -46,6 +46,14 @@ def barrier_vote_in_branch(wrong: bool) -> Launch:
     return Launch(3, 64, (x, Empty(3, np.int32), 40), {1: (x < 0).any(1)})
 
 
+@kernel(BARRIER)
+def barrier_per_branch(wrong: bool) -> Launch:
+    """A __syncthreads in each of two branches, taken by different warps"""
+    x = ints((2, 64))
+    y = np.roll(x, 32, 1)
+    return Launch(2, 64, (x, Empty((2, 64), np.int32)), {1: np.where(np.arange(64) < 32, 2 * y, y + 1)})
+
+
 @kernel("deadlock")
 def named_barrier_count(wrong: bool) -> Launch:
     """Named barrier that waits for more threads than arrive"""

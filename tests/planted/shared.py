@@ -207,6 +207,13 @@ def any_in_block(wrong: bool) -> Launch:
 
 
 @kernel(RACE)
+def cas_shared_product(wrong: bool) -> Launch:
+    """Result of an atomicCAS loop in shared memory read without a barrier"""
+    x = np.where(integers((3, 64), 0, 8) == 0, 2, 1).astype(np.float32)
+    return Launch(3, 64, (x, Empty(3)), {1: x.prod(1)})
+
+
+@kernel(RACE)
 def histogram_zeroing(wrong: bool) -> Launch:
     """Shared-memory counts cleared without a barrier before counting"""
     x = integers(2000, 0, 256, np.uint8)

@@ -57,6 +57,14 @@ __global__ void parted_barrier(int* x) {
   int t = threadIdx.x;
   if (x[t]) { x[t] = 3; __syncthreads(); x[t + 64] = 1; } else { x[t] = 4; __syncthreads(); x[t + 64] = 2; }
 }
+__global__ void own_barriers(int* x) {
+  int t = threadIdx.x;
+  if (x[t]) {
+    x[t] = 5; __syncthreads(); x[t + 64] = 1;
+  } else {
+    x[t] = 6; __syncthreads(); x[t + 64] = 2;
+  }
+}
 __global__ void waits_for_later(volatile int* flags) {
   if (threadIdx.x == 0) { if (blockIdx.x + 1 < gridDim.x) while (flags[blockIdx.x + 1] == 0) {}
     flags[blockIdx.x] = 1; }
@@ -77,8 +85,8 @@ def report_of(device, *args, **more):
     return report
 
 
-def line_of(text, source=WRONG):
-    return next(n for n, line in enumerate(source.splitlines(), 1) if text in line)
+def line_of(text):
+    return next(n for n, line in enumerate(WRONG.splitlines(), 1) if text in line)
 
 
 def test_one_element_too_many(wrong):
@@ -212,31 +220,20 @@ def test_barrier_in_a_parted_warp(wrong):
     assert x[64:].tolist() == [2] * 32 + [1] * 32
 
 
-HALVES = """
-__global__ void halves(const int* x, int* y) {
-  __shared__ int s[64]; int t = threadIdx.x; s[t] = x[t];
-  if (t < 32) {
-    y[t] = 1;
-    __syncthreads();  // FIRST
-    y[t] += s[63 - t];
-  } else {
-    y[t] = 2;
-    __syncthreads();  // SECOND
-    y[t] -= s[63 - t];
-  }
-}
-"""
-
-
-def test_warps_of_a_block_at_different_syncthreads():
-    device, x, y = SimDevice(HALVES), np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
-    report = report_of(device, "halves", 1, 64, x, y)
+def test_a_barrier_per_branch(wrong):
+    x = np.zeros(128, np.int32)
+    x[:64] = np.arange(64) >= 32
+    report = report_of(wrong, "own_barriers", 1, 64, x.copy())
     assert report.kind == "divergent barrier"
-    assert "undefined in CUDA C++" in report.detail
-    lines = [report.line, report.others[0].places[0].line]
-    assert sorted(lines) == [line_of("FIRST", HALVES), line_of("SECOND", HALVES)]
-    device.launch("halves", 1, 64, x, y, checks=CHECKS - {"syncthreads"})
-    assert y.tolist() == [*(1 + 63 - np.arange(32)), *(2 - 31 + np.arange(32))]
+    assert "undefined in CUDA C++, but defined in PTX" in report.detail
+    lines = {line_of("x[t] = 5; __sync"), line_of("x[t] = 6; __sync")}
+    assert {report.line, report.others[0].places[0].line} == lines
+    wrong.launch("own_barriers", 1, 64, x, checks=CHECKS - {"syncthreads"})
+    assert x[64:].tolist() == [2] * 32 + [1] * 32
+    # lanes of one warp are reported without "syncthreads" too
+    x[:64] = np.arange(64) % 2
+    with pytest.raises(KernelFault, match="lanes of one warp"):
+        wrong.launch("own_barriers", 1, 64, x, checks=CHECKS - {"syncthreads"})
 
 
 def test_waiting_for_a_block_that_has_not_started(wrong):

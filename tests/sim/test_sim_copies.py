@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from cuda.bindings import driver as cu
 from simulated import INVALID_VALUE, OK, Host, address_of, start
 
-from cudakit.sim.driver.copies import POISON
+from cudakit.sim.driver.regions import POISON
 
 
 @pytest.fixture
@@ -298,7 +299,7 @@ def test_a_pinned_destination_read_too_early_shows_poison(host: Host) -> None:
     host.cuMemsetD8Async(host.cuMemAlloc(8), 0, 8, other)
     host.cuMemcpyDtoHAsync(address_of(out), pointer, 8, stream)
     host.cuStreamSynchronize(other)  # waits for the wrong stream
-    assert (out == POISON).all()
+    assert (out.view(np.uint16) == POISON).all()
     host.cuStreamSynchronize(stream)
     assert (out == np.arange(8)).all()
 
@@ -373,6 +374,41 @@ def test_unordered_copies_on_one_pinned_buffer_are_reported(host: Host) -> None:
     assert "race on pinned memory" in host.driver.simLastMessage()
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_result_read_too_early_is_not_close_to_any_number(host: Host, kind: type, first: int) -> None:
+    values = np.zeros(9, kind)
+    pinned = host.pinned(9 * values.itemsize, np.uint8).view(kind)
+    pointer = host.upload(values)
+    stream = host.stream()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        host.cuMemcpyDtoHAsync(address_of(pinned[first:]), pointer, values[first:].nbytes, stream)
+        assert np.isnan(pinned[first:] + 1).all()
+    host.cuStreamSynchronize(stream)
+    assert (pinned[first:] == 0).all()
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("pitch", [7, 8])
+def test_rows_that_are_poisoned_keep_the_bytes_between_them(host: Host, offset: int, pitch: int) -> None:
+    out, pointer, stream = host.pinned(40, np.uint8), host.upload(np.arange(15, dtype=np.uint8)), host.stream()
+    out[:] = 1
+    kinds = cu.CUmemorytype
+    source = {"srcMemoryType": kinds.CU_MEMORYTYPE_DEVICE, "srcDevice": pointer, "srcPitch": 5}
+    target = {"dstMemoryType": kinds.CU_MEMORYTYPE_HOST, "dstHost": address_of(out) + offset, "dstPitch": pitch}
+    copy = two_d(**source, **target, WidthInBytes=5, Height=3)
+    host.cuMemcpy2DAsync(copy, stream)
+    inside = np.zeros(40, np.bool_)
+    for row in range(3):
+        inside[offset + row * pitch : offset + row * pitch + 5] = True
+    expected = np.where(inside, np.tile([POISON & 0xFF, POISON >> 8], 20), 1)
+    assert out.tolist() == expected.tolist()
+    host.cuStreamSynchronize(stream)
+    assert out[inside].tolist() == list(range(15))
+    assert (out[~inside] == 1).all()
+
+
 def test_registered_memory_is_pinned_until_unregistered(host: Host) -> None:
     stream, out = host.stream(), np.zeros(4096, np.uint8)
     pointer = host.upload(np.ones(16, np.uint8))
@@ -380,7 +416,7 @@ def test_registered_memory_is_pinned_until_unregistered(host: Host) -> None:
     again = host.driver.cuMemHostRegister(address_of(out), 16, 0)
     assert again == (cu.CUresult.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,)
     host.cuMemcpyDtoHAsync(out, pointer, 16, stream)
-    assert (out[:16] == POISON).all()
+    assert (out[:16].view(np.uint16) == POISON).all()
     host.cuMemHostUnregister(address_of(out))
     assert (out[:16] == 1).all()
     gone = host.driver.cuMemHostUnregister(address_of(out))

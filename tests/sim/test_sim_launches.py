@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import driver as cu
 from simulated import INVALID_HANDLE, INVALID_VALUE, OK, Host, address_of, start
 
-from cudakit.sim.driver.copies import POISON
+from cudakit.sim.driver.regions import POISON
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_a_kernel_out_of_bounds_ends_the_context_with_a_report() -> None:
     it.host.cuMemcpyDtoHAsync(address_of(seen), out, 4 * 31, stream)
     illegal = cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     assert it.driver.cuStreamSynchronize(stream) == (illegal,)
-    assert (seen.view(np.uint8) == POISON).all()  # work queued after it did not run
+    assert (seen.view(np.uint16) == POISON).all()  # work queued after it did not run
     report = str(it.driver.simLastReport())
     assert "scale" in report
     assert "(31, 0, 0)" in report

@@ -244,7 +244,7 @@ def test_an_option_that_is_none_is_refused(project, flag, says):
 def test_a_check_that_there_is_not_is_named(project):
     result = project("def test_one(cuda_device): pass", "--cudakit-device=sim", "--cudakit-checks=rase")
     result.assert_outcomes(errors=1)
-    assert "--cudakit-checks: unknown checks ['rase']; use barrier, init" in result.stdout.str()
+    assert "--cudakit-checks: unknown checks ['rase']; use barrier, benign" in result.stdout.str()
 
 
 def test_a_gpu_that_is_asked_for_and_is_not_there_is_an_error(project):

@@ -36,7 +36,9 @@ class Footprints:
         marks = self.marks.get(piece.home)
         if marks is None:
             return
-        marks.reshape(-1, access.size)[piece.index] |= np.uint8(does << _STRONG * access.strong)
+        # a load that a compare-and-swap confirms counts as strong
+        strong = access.strong or access.site.confirmed
+        marks.reshape(-1, access.size)[piece.index] |= np.uint8(does << _STRONG * strong)
         number = self._numbers.get(access.site)
         if number is None:
             number = self._numbers[access.site] = len(self._sites)

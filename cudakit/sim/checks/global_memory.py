@@ -3,8 +3,8 @@
 Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and they
 are unordered: within a block by barriers and the like (ordering.py), between blocks by a chain of releases and acquires
 (releases.py), since blocks that run one after another here run at the same time on hardware. An access is also ordered
-after the strong writes that a strong read of the same granule, by its own block, has seen. Storing an unchanged value
-does not conflict with other stores.
+after the strong writes that a strong read of the same granule, by its own block, has seen. Benign races (benign.py) are
+not reported unless "benign" is among the checks.
 
 An allocation has a shadow from its first access in a launch to the end of the launch: 8 bytes per granule for writes,
 and 8 for reads if the launch may also store to it. A granule is 4 bytes, or 1 if the kernel accesses global memory in
@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from cudakit.sim.checks import benign
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
@@ -49,6 +50,7 @@ class GlobalChecks:
     def __init__(self, run: KernelRun, events: Events, granule: int, written: set[Allocation] | None) -> None:
         self.events = events
         self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.benign = "benign" in run.checks
         # whether blocks can race with each other
         self.grid = self.race and run.config.blocks > 1
         self.layout = grid_layout(run.config.blocks, run.config.threads)
@@ -102,7 +104,7 @@ class GlobalChecks:
             words = writes.words(piece.index, count)
             if words.any():
                 self._compare(f, access, piece, count, shadow, words, order)
-        if shadow.reads is not None:
+        if shadow.reads is not None and (self.benign or not access.site.confirmed):
             index = positions(piece.index, piece.lanes.count)
             shadow.reads.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
 
@@ -144,20 +146,19 @@ class GlobalChecks:
                 self._compare(f, access, piece, count, shadow, words, order, reads=True)
         index = positions(piece.index, piece.lanes.count)
         lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
-        if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
+        each = values is not None and values.ndim == (1 if access.count == 1 else 2)
+        if lost is None or values is None or access.strong or not (each or self.benign):
             return
         # the last lane wins
         ranked = np.argsort(index, kind="stable")
         winner = ranked[np.searchsorted(index[ranked], index[lost], side="right") - 1]
-        differ = values[winner] != values[lost]
-        if differ.ndim > 1:
-            differ = differ.any(axis=1)
-        if differ.any():
-            one, other = int(lost[differ][0]), int(winner[differ][0])
-            wrong = WrongLanes(f, access, piece, one, lost[differ])
+        wrong, why = benign.overwritten(values if each else None, lost, winner, piece.lanes.warp, self.benign)
+        if wrong.any():
+            one, other = int(lost[wrong][0]), int(winner[wrong][0])
             lane = int(piece.lanes.lanes[other])
             block, thread = divmod(lane, order.threads)
-            self._report(wrong, event, order.first_block + block, thread, same=True)
+            culprits = WrongLanes(f, access, piece, one, lost[wrong])
+            self._report(culprits, event, order.first_block + block, thread, same=True, why=why)
 
     def _words(self, event: int, order: BatchOrder, lanes: LaneSet, strong: bool) -> Array:
         return self._owners(order, lanes) + ((event << self.layout.shift) | strong)
@@ -234,20 +235,22 @@ class GlobalChecks:
             if not wrong.any():
                 continue
             wide = np.broadcast_to(wide, wrong.shape)
-            if values is not None and not reads:
-                same = gather(piece.view, index, 1) == values
-                if access.count > 1:
-                    same = same.all(axis=-1)
-                wrong &= ~(same[..., None] if count > 1 else same)
+            harmless = benign.races(
+                self.events, access, piece, layout, wide, wrong, reads=reads, values=values, wanted=self.benign
+            )
+            if harmless is not None and not self.benign:
+                wrong &= ~harmless
             self._drop_ordered(piece, count, shadow, order, wide, wrong, reads)
-            lanes = wrong.any(axis=1) if count > 1 else wrong
-            if not lanes.any():
+            if not wrong.any():
                 continue
-            culprits = WrongLanes.where(f, access, piece, lanes)
+            if harmless is not None and (real := wrong & ~harmless).any():
+                wrong, harmless = real, None
+            culprits = WrongLanes.where(f, access, piece, wrong.any(axis=1) if count > 1 else wrong)
             first = culprits.first
             word = wide[first] if count == 1 else wide[first][wrong[first]][0]
             block, thread = int(layout.owner(word)), int(layout.thread(word))
-            self._report(culprits, int(layout.event(word)), block, thread if layout.inner else None)
+            why = None if harmless is None else benign.SAME if values is not None else benign.CONFIRMED
+            self._report(culprits, int(layout.event(word)), block, thread if layout.inner else None, why=why)
 
     def _drop_ordered(
         self,
@@ -324,9 +327,18 @@ class GlobalChecks:
         base: int = piece.home.base
         return base + place * wrong.access.size
 
-    def _report(self, wrong: WrongLanes, event: int, block: int, thread: int | None, *, same: bool = False) -> NoReturn:
+    def _report(
+        self,
+        wrong: WrongLanes,
+        event: int,
+        block: int,
+        thread: int | None,
+        *,
+        same: bool = False,
+        why: str | None = None,
+    ) -> NoReturn:
         """Report the race with an access by a thread of a block of the grid at an event. ``same``: both accesses are of
-        one instruction."""
+        one instruction. ``why``: the reason why the race is benign, if it is."""
         allocation: Allocation = wrong.piece.home
         address = self._address(wrong)
         f = wrong.f
@@ -335,20 +347,20 @@ class GlobalChecks:
         whose = "another thread of the block" if near else "another block"
         what = f"not synchronised with an access by {whose}"
         advice = "use atomics, a flag with release and acquire order, or two launches"
-        if same:
+        if same and why is None:
             what = f"to which {whose} stores another value in the same instruction"
             advice = "let one thread store, or use atomics"
         elif near:
             advice = "put __syncthreads() between the two accesses (__syncwarp() within one warp), or use atomics"
         fail(
             wrong,
-            "global memory race",
+            "global memory race" if why is None else "benign race",
             f"{wrong.access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
             f"allocation of {allocation.size} bytes, {what}",
             Conflict(self.events.site(event), block, thread),
             address=address,
             allocation=allocation,
-            notes=[advice],
+            notes=[advice] if why is None else [why, benign.ADVICE],
         )
 
 

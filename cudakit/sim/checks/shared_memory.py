@@ -1,8 +1,8 @@
 """Races and uninitialised reads in the shared memory of a batch's blocks.
 
 Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and
-they are unordered (ordering.py). Storing an unchanged value does not conflict with other stores, since in many kernels
-every thread stores the same value.
+they are unordered (ordering.py). Benign races (benign.py) are not reported unless "benign" is among the checks: in many
+kernels every thread stores the same value.
 
 An uninitialised read is reported if the loaded element is used: unused elements of a vector load, such as a structure's
 padding, may be uninitialised.
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from cudakit.sim.checks import benign
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
@@ -62,6 +63,7 @@ class SharedChecks:
         run = batch.run
         self.batch, self.events, self.order, self.grid_chains = batch, events, order, grid_chains
         self.race, self.init = "race" in run.checks, "init" in run.checks
+        self.benign = "benign" in run.checks
         self.shift = granule.bit_length() - 1
         self.granules = store.stride >> self.shift
         self.writes = Table(batch.geometry.blocks * self.granules, LANES)
@@ -158,7 +160,7 @@ class SharedChecks:
                 self._undefined(f, access, piece, words)
             if int(words.max()) >= self.low and (self.race or self.flying):
                 self._compare(f, access, piece, count, self.writes)
-        if not self.race:
+        if not self.race or (access.site.confirmed and not self.benign):
             return
         self.pending.append(_PendingRead(event, piece.index, piece.lanes, count, access.strong))
         self.pending_lanes += piece.lanes.count
@@ -176,18 +178,17 @@ class SharedChecks:
         count = access.size >> self.shift
         index = positions(piece.index, piece.lanes.count)
         lost = self._entered(f, access, piece, index, count, event, values, 0)
-        if lost is None or values is None or access.strong or values.ndim < (1 if access.count == 1 else 2):
+        each = values is not None and values.ndim == (1 if access.count == 1 else 2)
+        if lost is None or values is None or access.strong or not self.race or not (each or self.benign):
             return
         winner = np.searchsorted(piece.lanes.lanes, LANES.owner(gather(self.writes.first, index[lost], count)))
         if count > 1:
             winner = winner[:, 0]
-        differ = values[winner] != values[lost]
-        if differ.ndim > 1:
-            differ = differ.any(axis=1)
-        if self.race and differ.any():
-            one, other = int(lost[differ][0]), int(winner[differ][0])
+        wrong, why = benign.overwritten(values if each else None, lost, winner, piece.lanes.warp, self.benign)
+        if wrong.any():
+            one, other = int(lost[wrong][0]), int(winner[wrong][0])
             lane = int(piece.lanes.lanes[other])
-            self._report(WrongLanes(f, access, piece, one, lost[differ]), access.site, lane, same=True)
+            self._report(WrongLanes(f, access, piece, one, lost[wrong]), access.site, lane, same=True, why=why)
 
     def issue(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Check and note a cp.async into shared memory, which is in flight from now on."""
@@ -276,21 +277,24 @@ class SharedChecks:
             wrong = self._unordered(words, piece, access, table is self.reads)
             if wrong is None:
                 continue
-            if values is not None and table is self.writes:
-                # storing an unchanged value does not conflict, except with copies in flight
-                same = gather(piece.view, places, 1) == values
-                if same.ndim > 1:
-                    same = same.all(axis=1)
-                moving = words >= IN_FLIGHT
-                wrong &= moving | ~(same if wrong.ndim == 1 else same[:, None])
-            lanes: Array = wrong if wrong.ndim == 1 else np.logical_or.reduce(wrong, axis=1)
-            if not lanes.any():
+            # a race with a copy in flight is never benign
+            still, reads = wrong & (words < IN_FLIGHT), table is self.reads
+            harmless = benign.races(
+                self.events, access, piece, LANES, words, still, reads=reads, values=values, wanted=self.benign
+            )
+            if harmless is not None and not self.benign:
+                wrong &= ~harmless
+            if not wrong.any():
                 continue
+            if harmless is not None and (real := wrong & ~harmless).any():
+                wrong, harmless = real, None
+            lanes: Array = wrong if wrong.ndim == 1 else np.logical_or.reduce(wrong, axis=1)
             culprits = WrongLanes.where(f, access, piece, lanes)
             first = culprits.first
             word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
             site = self.events.site(int(LANES.event(word)))
-            self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT)
+            why = None if harmless is None else benign.SAME if values is not None else benign.CONFIRMED
+            self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT, why=why)
 
     def _unordered(self, words: Array, piece: Piece, access: MemoryAccess, were_reads: bool) -> Array | None:
         """A mask of the granules at which an access to a piece races with the access that a word describes (a read if
@@ -360,10 +364,17 @@ class SharedChecks:
         return found
 
     def _report(
-        self, wrong: WrongLanes, site: Site, lane: int, *, moving: bool = False, same: bool = False
+        self,
+        wrong: WrongLanes,
+        site: Site,
+        lane: int,
+        *,
+        moving: bool = False,
+        same: bool = False,
+        why: str | None = None,
     ) -> NoReturn:
         """Report the race with an access by a lane of the batch at a site. ``moving``: that access is a cp.async in
-        flight; ``same``: both accesses are of one instruction."""
+        flight; ``same``: both accesses are of one instruction; ``why``: the reason why the race is benign, if it is."""
         byte = self._byte(wrong)
         what = f"{wrong.access.named} at byte {byte} of shared memory"
         block, thread = divmod(lane, self.batch.geometry.threads)
@@ -387,9 +398,11 @@ class SharedChecks:
             notes = [f"put {barrier} between the two accesses, or use atomics"]
             if "volatile" in wrong.access.site.instruction.modifiers and "volatile" in site.instruction.modifiers:
                 notes = ["volatile does not order accesses of different threads: put __syncwarp() between them"]
-            if same:
+            if same and why is None:
                 detail = f"{what}, to which {whose} stores another value in the same instruction"
                 notes = ["let one thread store, or use atomics"]
+            if why is not None:
+                kind, notes = "benign race", [why, benign.ADVICE]
         conflict = Conflict(site, self.batch.first_block + block, thread)
         fail(wrong, kind, detail, conflict, address=byte, notes=notes)
 

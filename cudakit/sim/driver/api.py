@@ -35,12 +35,13 @@ from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
-# "barrier" (lanes of a warp apart at barriers), "syncthreads" (warps of a block apart at __syncthreads()), "warp"
-# (inactive lanes in warp operations), "race" and "init" check kernels. "streams" checks host code: pinned memory
-# changed in flight, races between streams, and frees that do not wait for work (see `order`). "leaks" reports live
-# objects when a context ends. Out-of-bounds, misaligned and use-after-free accesses and double frees are always
-# reported.
-ALL_CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init", "streams", "leaks"})
+# "barrier" (divergent barriers), "syncthreads" (warps of a block at different barriers), "warp" (inactive lanes in warp
+# operations), "race" and "init" check kernels. "streams" checks host code: pinned memory changed in flight, races
+# between streams, and frees that do not wait for work (see `order`). "leaks" reports live objects when a context ends.
+# Out-of-bounds, misaligned and use-after-free accesses and double frees are always reported.
+DEFAULT_CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init", "streams", "leaks"})
+# "benign" includes "race", and also reports races that cannot change a result
+ALL_CHECKS = DEFAULT_CHECKS | {"benign"}
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         self,
         arch: str = "sm_90",
         *,
-        checks: Iterable[str] = ALL_CHECKS,
+        checks: Iterable[str] = DEFAULT_CHECKS,
         memory: int = DEFAULT_MEMORY,
         devices: int = 1,
         order: str = "newest",
@@ -86,6 +87,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         unknown = self.checks - ALL_CHECKS
         if unknown:
             raise ValueError(f"unknown checks {sorted(unknown)}; use {', '.join(sorted(ALL_CHECKS))}")
+        if "benign" in self.checks:
+            self.checks |= {"race"}
         if memory <= 0 or devices <= 0:
             raise ValueError(f"memory and devices must be positive, got {memory} and {devices}")
         if step_limit is not None and step_limit <= 0:
@@ -389,4 +392,4 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
         return [thing for thing in self._objects.values() if isinstance(thing, Context)]
 
 
-__all__ = ["ALL_CHECKS", "Driver", "DriverState", "Result", "Stats"]
+__all__ = ["ALL_CHECKS", "DEFAULT_CHECKS", "Driver", "DriverState", "Result", "Stats"]

@@ -2,8 +2,8 @@
 
 Pageable host memory is staged: a copy from it reads it during the call, and a copy to it returns only when done. Pinned
 memory is read and written when the work runs. To expose missing waits, the destination of an asynchronous copy to
-pinned memory is filled with ``POISON`` until the copy runs, and a change of a pinned source between the call and the
-copy is reported.
+pinned memory is poisoned until the copy runs, and a change of a pinned source between the call and the copy is
+reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import Origin
 
-POISON = 0xA5
 MAX_PITCH = 2**31 - 1
 
 
@@ -138,7 +137,7 @@ class CopyCalls(MemoryCalls):
                         allocation=self._space.find(src.address),
                     )
                     self._mistake(stream.context, report)
-                if operation.poisoned and (dst.view() != POISON).any():
+                if operation.poisoned and not dst.is_poison():
                     report = host_report(
                         "destination changed in flight",
                         f"the host changed {dst.span} bytes of pinned memory at {dst.address:#x} after a copy to them"
@@ -186,7 +185,7 @@ class CopyCalls(MemoryCalls):
                 readers.append(other.secure)
         for secure in readers:
             secure()
-        region.view().fill(POISON)
+        region.poison()
         # unless other queued work writes there too, only a mistake changes the poison before the copy runs
         operation.poisoned = alone and "streams" in self.checks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from cudakit.sim.driver.allocations import host_bytes
 from cudakit.sim.lockstep.memory import AddressSpace
 
 Bytes = npt.NDArray[np.uint8]
+# fills memory that must not be read yet, in units of 2 bytes: a quiet NaN in every floating-point type
+POISON = 0xFFFA
 
 
 @dataclass
@@ -47,6 +50,23 @@ class Region:
             flat = self.space.bytes(self.address, self.span)
         rows: Bytes = np.ndarray((self.height, self.width), np.uint8, buffer=flat, strides=(self.pitch, 1))
         return rows
+
+    def poison(self) -> None:
+        """Fill the bytes with ``POISON``."""
+        for rows, contents in self._poisoned():
+            rows[...] = contents
+
+    def is_poison(self) -> bool:
+        """Whether all bytes still are those of ``POISON``."""
+        return all(bool((rows == contents).all()) for rows, contents in self._poisoned())
+
+    def _poisoned(self) -> Iterator[tuple[Bytes, Bytes]]:
+        """The rows, grouped by whether their addresses are even, each group with the bytes of a poisoned row."""
+        view, step = self.view(), 1 + self.pitch % 2
+        pattern = np.resize(np.array([POISON], "<u2").view(np.uint8), self.width + 1)
+        for first in range(step):
+            odd = (self.address + first * self.pitch) % 2
+            yield view[first::step], pattern[odd : odd + self.width]
 
     def undefined(self) -> Bytes | None:
         """A table of the uninitialised bytes (not 0), as (height, width); None if there are none."""

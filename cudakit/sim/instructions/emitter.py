@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.sim.instructions.confirmed import confirmed_loads
 from cudakit.sim.instructions.merging import merged_accesses
 from cudakit.sim.instructions.params import addressed
 from cudakit.sim.instructions.special import special
@@ -65,6 +66,7 @@ class Emitter:
         # the number of the current instruction's basic block, and of its instructions up to this one
         self.place = (0, 0)
         self._merged: dict[int, int] | None = None
+        self._confirmed: set[int] | None = None
         self._read: set[str] | None = None
         self._used: set[str] | None = None
         self.variables = {v.name: v for v in function.variables}
@@ -136,6 +138,12 @@ class Emitter:
         if self._merged is None:
             self._merged = merged_accesses(self.function)
         return self._merged.get(id(instruction), size)
+
+    def is_confirmed(self, load: Instruction) -> bool:
+        """Whether a load's value has no effect unless a compare-and-swap finds it in memory."""
+        if self._confirmed is None:
+            self._confirmed = confirmed_loads(self.function)
+        return id(load) in self._confirmed
 
     def is_read(self, register: Operand | None) -> bool:
         """Whether an instruction of the function reads a register."""

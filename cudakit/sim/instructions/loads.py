@@ -104,6 +104,7 @@ def build_ld(c: Emitter, instruction: Instruction) -> list[str]:
         address, offset = c.address(source, instruction)
         access = MemoryAccess(c.site(instruction, f"{noun(space)} load"), space, offset, size, count)
         access.counted = c.merged_width(instruction, access.size)
+        access.site.confirmed = c.is_confirmed(instruction)
         if count > 1:
             access.unused = tuple(number for number, register in enumerate(registers) if not c.is_read(register))
         access.copied = tuple(number for number, register in enumerate(registers) if not c.is_used(register))

@@ -16,6 +16,14 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.report import Other
 from cudakit.sim.lockstep.run import KernelRun
 
+_SAME = "every thread of the block must reach the same __syncthreads()"
+_OF_A_WARP = f"lanes of one warp wait at different barriers; {_SAME}"
+_OF_A_BLOCK = (
+    f"warps of one block wait at different barriers; {_SAME}. This is undefined in CUDA C++, but defined in PTX: the "
+    "barriers have the same number, so the warps meet"
+)
+_DEFINED_IN_PTX = "checks= without 'branches' does not report it"
+
 
 class BarrierState:
     """The state of one barrier number, for all blocks of a batch."""
@@ -185,9 +193,11 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
 
 
 def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> None:
-    """Report divergent barriers. PTX: all lanes of a warp must execute the same aligned barrier instruction. CUDA C++:
-    all threads of a block must also reach the same __syncthreads() of the source, a barrier without a thread count
-    (``plain``, per block).
+    """Report divergent barriers.
+
+    "barrier": all lanes of a warp must execute the same aligned barrier instruction. "syncthreads": all threads of a
+    block must reach the same __syncthreads() of the source, a barrier without a thread count (``plain``, per block).
+    Two instructions of one source line may be the same one, which the compiler has copied.
     """
     if len(going) < 2 or run.checks.isdisjoint(("barrier", "syncthreads")):
         return
@@ -202,25 +212,23 @@ def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> Non
             both = np.isin(f.lanes.warp, other.lanes.warps)
             if both.any():
                 if "barrier" in run.checks:
-                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _WITHIN_A_WARP)
+                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _OF_A_WARP)
             elif "syncthreads" in run.checks and run.place(call.instruction) != run.place(theirs.instruction):
                 both = plain[f.lanes.block] & (other.lanes.block_counts > 0)[f.lanes.block]
                 if both.any():
-                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _WITHIN_A_BLOCK)
+                    _fail_apart(run, f, call, np.flatnonzero(both), other, theirs, _OF_A_BLOCK, _DEFINED_IN_PTX)
         seen.append((f, call))
 
 
-_WITHIN_A_WARP = (
-    "lanes of one warp wait at different barriers; every thread of the block must reach the same __syncthreads()"
-)
-_WITHIN_A_BLOCK = (
-    "warps of one block wait at different __syncthreads(), which is undefined in CUDA C++; in PTX both are barrier 0, "
-    'and the result is defined. Let all threads reach the same one, or leave "syncthreads" out of checks='
-)
-
-
 def _fail_apart(
-    run: KernelRun, f: Fragment, call: BarrierCall, positions: Array, other: Fragment, theirs: BarrierCall, detail: str
+    run: KernelRun,
+    f: Fragment,
+    call: BarrierCall,
+    positions: Array,
+    other: Fragment,
+    theirs: BarrierCall,
+    detail: str,
+    *notes: str,
 ) -> NoReturn:
     """Report lanes of two fragments that wait at different barriers instead of the same one."""
     first = int(positions[0])
@@ -235,4 +243,5 @@ def _fail_apart(
         first,
         positions,
         others=(Other("barrier", block, thread, run.place(theirs.instruction)),),
+        notes=list(notes),
     )

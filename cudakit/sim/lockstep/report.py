@@ -29,6 +29,7 @@ _TITLES = {
     "misaligned": "misaligned access",
     "shared memory race": "data race",
     "global memory race": "data race",
+    "benign race": "benign data race",
     "race between streams": "data race between streams",
     "race on pinned memory": "data race on pinned memory",
     "read before cp.async wait": "cp.async result used before the wait",

@@ -6,14 +6,16 @@ from cudakit.sim.ptx.ir import Instruction
 
 
 class Site:
-    """An instruction that is counted or can fail, with its number in the module and its kind ("shared store")."""
+    """An instruction that is counted or can fail, with its number in the module and its kind ("shared store").
+    ``confirmed``: a plain load whose value has no effect unless a compare-and-swap finds it in memory."""
 
-    __slots__ = ("instruction", "kind", "number")
+    __slots__ = ("confirmed", "instruction", "kind", "number")
 
     def __init__(self, number: int, instruction: Instruction, kind: str) -> None:
         self.number = number
         self.instruction = instruction
         self.kind = kind
+        self.confirmed = False
 
 
 class Sites:
