@@ -149,7 +149,7 @@ def stream_launches(
     of the kernels."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
     tiles = tile.count(problem) * problem.batch
-    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share)
+    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share, lies.vec_d)
     main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))

@@ -87,64 +87,88 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
     }
 }
 
-// Adds the parts of one tile that several of stream_k's `blocks` stretches share. If there are fewer tiles than
-// stretches, the tile is blockIdx.x; otherwise the one that stretch blockIdx.x is the first to begin inside, not at its
-// first step. SHARE: how many warps of a block add parts of the same 128 sums: 1 if a tile has few parts, 8 if it has
-// hundreds. grid: (the smaller of tiles and `blocks`, BM * BN * SHARE / 1024), block: 256
-template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE>
+// A tile that several stretches share: its position, and its parts. The first is in slot `first_slot`; those of the
+// stretches from `second` up to, without, `stop` are each in the slot of their stretch's first tile.
+struct SharedTile {
+    int64 m0, n0, batch, first_slot, second, stop;
+
+    // Tile `number` if there are fewer tiles than stretches (`by_tile`); otherwise the one that stretch `number` is the
+    // first to begin inside, not at its first step. If there is none, stop is 0.
+    __device__ __forceinline__ SharedTile(const Cut& cut, int64 number, bool by_tile, int bm, int bn) {
+        const int64 index = by_tile ? number : cut.begin(number) / cut.depth;
+        const int64 start = index * cut.depth;                                  // its first step
+        second = ((start + 1) * cut.blocks + cut.units - 1) / cut.units;        // begins after the tile's first step
+        stop = ((start + cut.depth) * cut.blocks + cut.units - 1) / cut.units;  // begins after its last step
+        if (by_tile ? second == stop : second != number || second == stop) stop = 0;
+        first_slot = 2 * (second - 1) + (cut.begin(second - 1) < start);  // a stretch's first tile, or its last
+        m0 = cut.row(index) * bm;
+        n0 = cut.col(index) * bn;
+        batch = cut.batch(index);
+    }
+};
+
+// Adds the parts of one tile that several of stream_k's `blocks` stretches share. SHARE: how many warps of a block add
+// parts of the same 128 sums: 1 if a tile has few parts, 8 if it has hundreds. grid: (the smaller of tiles and
+// `blocks`, BM * BN * SHARE / 1024), block: 256. VEC_D: as for FmaTile::store
+//
+// One thread finds the tile for its block: the divisions of 64-bit integers would otherwise take longer than the sums.
+template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE, int VEC_D>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
     const float* parts, int64 blocks) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
-    static_assert(BM * BN * SHARE % 1024 == 0 && Tile::kThreads % 4 == 0, "four sums per thread");
-    __shared__ float4 shared[256];
-    const Cut cut(m, n, k, batches, BM, BN, Tile::BK, blocks);
-    const bool by_tile = gridDim.x < blocks;
-    const int64 index = by_tile ? blockIdx.x : cut.begin(blockIdx.x) / cut.depth;  // of the tile
-    const int64 start = index * cut.depth;                                         // its first step
-    // The first stretch that begins after the tile's first step
-    const int64 second = ((start + 1) * blocks + cut.units - 1) / cut.units;
-    if (by_tile ? second == blocks || cut.begin(second) >= start + cut.depth : second != blockIdx.x) return;
+    static_assert(BM * BN * SHARE % 1024 == 0 && TN % 4 == 0, "four sums per thread");
+    __shared__ float4 shared[SHARE > 1 ? 256 : 1];
+    __shared__ int64 found[6];
+    if (threadIdx.x == 0) {
+        const Cut cut(m, n, k, batches, BM, BN, Tile::BK, blocks);
+        const SharedTile tile(cut, blockIdx.x, gridDim.x < blocks, BM, BN);
+        found[0] = tile.m0, found[1] = tile.n0, found[2] = tile.batch;
+        found[3] = tile.first_slot, found[4] = tile.second, found[5] = tile.stop;
+    }
+    __syncthreads();
+    const int64 m0 = found[0];  // 0 .. m - 1
+    const int64 n0 = found[1];  // 0 .. n - 1
+    const int64 z = found[2];   // 0 .. batches - 1
+    const int64 second = found[4];
+    const int64 stop = found[5];
+    if (stop == 0) return;
 
     const int warp = threadIdx.x / kWarp;                           // 0 .. 7
     const int share = warp % SHARE;                                 // the parts that this warp adds: 0 .. SHARE - 1
     const unsigned line = blockIdx.y * (8 / SHARE) + warp / SHARE;  // 128 sums: 0 .. BM * BN / 128 - 1
     const int lane = threadIdx.x % kWarp;                           // 0 .. 31
-    const int first = (line * kWarp + lane) * 4;                    // this thread's four: 0 .. BM * BN - 4
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    // Four neighbouring sums of one thread of the tile: sums (i, j) to (i, j + 3)
+    constexpr int kWarps = Tile::kThreads / kWarp;
+    const int thread = line % kWarps * kWarp + lane;  // 0 .. Tile::kThreads - 1
+    const int four = line / kWarps;                   // 0 .. TM * TN / 4 - 1
+    const int i = four / (TN / 4);                    // 0 .. TM - 1
+    const int j = four % (TN / 4) * 4;                // 0 .. TN - 4
+    const float* const mine = parts + (i * TN + j) * Tile::kThreads + thread;
+    float sum[4] = {};
 #pragma unroll 4
-    for (int64 block = second - 1 + share; block < cut.blocks && cut.begin(block) < start + cut.depth; block += SHARE) {
-        const int64 slot = 2 * block + (cut.begin(block) < start);  // the stretch's first tile, or its last
-        const float4 part = *reinterpret_cast<const float4*>(parts + slot * (BM * BN) + first);
-        sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+    for (int64 block = second - 1 + share; block < stop; block += SHARE) {
+        const int64 slot = block < second ? found[3] : 2 * block;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[e] += mine[slot * (BM * BN) + e * Tile::kThreads];
     }
     if constexpr (SHARE > 1) {
-        shared[threadIdx.x] = sum;
+        shared[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
         __syncthreads();
         if (share != 0) return;
 #pragma unroll
         for (int other = 1; other < SHARE; ++other) {
             const float4 part = shared[threadIdx.x + other * kWarp];
-            sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
+            sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
         }
     }
-    const int64 m0 = cut.row(index) * BM;  // 0 .. m - 1
-    const int64 n0 = cut.col(index) * BN;  // 0 .. n - 1
-    const int64 z = cut.batch(index);      // 0 .. batches - 1
-    // Sum (i, j) of four neighbouring threads of the tile, in the layout of FmaTile::keep
-    const int number = first / Tile::kThreads;  // 0 .. TM * TN - 1
-    const int i = number / TN;                  // 0 .. TM - 1
-    const int j = number % TN;                  // 0 .. TN - 1
-    const int thread = first % Tile::kThreads;  // 0 .. Tile::kThreads - 4
-    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+    const Tile of(thread);
+    const int64 r = m0 + of.row_of(i);
+    const int64 s = n0 + of.col_of(j);
+    if (r >= m) return;
+    const float* const of_c = c + z * c_batch + r * c_row;
+    float* const of_d = d + z * d_batch + r * d_row;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        const Tile of(thread + e);
-        const int64 r = m0 + of.row_of(i);
-        const int64 s = n0 + of.col_of(j);
-        if (r >= m || s >= n) continue;
-        float value = alpha * values[e];
-        if (beta != 0.0f) value = fmaf(beta, c[z * c_batch + r * c_row + s * c_col], value);
-        d[z * d_batch + r * d_row + s * d_col] = value;
-    }
+    for (int e = 0; e < 4; e += VEC_D)
+        if (s + e < n) Tile::template write<VEC_D>(sum + e, of_c, c_col, of_d, d_col, s + e, alpha, beta);
 }

@@ -282,6 +282,23 @@ struct FmaTile {
             }
     }
 
+    // Writes alpha * sum + beta * c for VEC neighbouring columns from s on. c, d: of the row; c is not read if beta is
+    // 0.
+    template <int VEC>
+    static __device__ __forceinline__ void write(
+        const float* sum, const float* c, int64 c_col, float* d, int64 d_col, int64 s, float alpha, float beta) {
+        float values[VEC];
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            values[e] = alpha * sum[e];
+            if (beta != 0.0f) values[e] = fmaf(beta, c[(s + e) * c_col], values[e]);
+        }
+        if constexpr (VEC == 4)
+            *reinterpret_cast<float4*>(d + s) = make_float4(values[0], values[1], values[2], values[3]);
+        else
+            d[s * d_col] = values[0];
+    }
+
     // d = alpha * sums + beta * c, within m x n. c, d: of the batch; c is not read if beta is 0. VEC: 4 if d's columns
     // are contiguous, n is a multiple of 4 and every row of d is 16-byte aligned.
     template <int VEC>
@@ -296,17 +313,7 @@ struct FmaTile {
             for (int j = 0; j < TN; j += VEC) {
                 const int64 s = n0 + col_of(j);
                 if (s >= n) continue;
-                float values[VEC];
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) {
-                    values[e] = alpha * sums[i][j + e];
-                    if (beta != 0.0f) values[e] = fmaf(beta, c[r * c_row + (s + e) * c_col], values[e]);
-                }
-                if constexpr (VEC == 4)
-                    *reinterpret_cast<float4*>(d + r * d_row + s) =
-                        make_float4(values[0], values[1], values[2], values[3]);
-                else
-                    d[r * d_row + s * d_col] = values[0];
+                write<VEC>(&sums[i][j], c + r * c_row, c_col, d + r * d_row, d_col, s, alpha, beta);
             }
         }
     }
