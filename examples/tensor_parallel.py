@@ -6,6 +6,7 @@ rows of the report differ in the exchange:
 
 - one device: the whole product, without an exchange;
 - peer copies: each device copies the other devices' columns, with two streams per device and events;
+- stores: `cudakit.parallel.column_product` in float32; its kernels store each tile on all devices;
 - NCCL, one process: `cudakit.parallel.column_product` with a communicator per device;
 - NCCL, processes: the same with one process per device.
 
@@ -24,7 +25,7 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from parallel_product.one_process import OneDevice, OneProcess, PeerCopies
+from parallel_product.one_process import OneDevice, OneProcess, PeerCopies, Stores
 from parallel_product.problem import Problem
 from parallel_product.processes import Processes
 
@@ -69,14 +70,15 @@ def measured(run, count):
 
 def ways(devices, problem):
     """The classes of the report's rows, and the reason why those with several devices, or with NCCL, are skipped."""
+    ranked = [Stores, OneProcess, Processes] if problem.dtype == "float32" else [OneProcess, Processes]
     if problem.count == 1:
-        return [OneDevice], [PeerCopies, OneProcess, Processes], "this machine has only one GPU"
+        return [OneDevice], [PeerCopies, *ranked], "this machine has only one GPU"
     if devices[0].kind == "gpu":
         try:
             nccl.unique_id("gpu")
         except CudakitError as error:
-            return [OneDevice, PeerCopies], [OneProcess, Processes], str(error)
-    return [OneDevice, PeerCopies, OneProcess, Processes], [], ""
+            return [OneDevice, PeerCopies], ranked, str(error)
+    return [OneDevice, PeerCopies, *ranked], [], ""
 
 
 def rows_for(devices, problem, progress):

@@ -111,7 +111,12 @@ VARIANTS = (*LADDER, pipelined, sliced, stream_k, gemm_packed.packed, gemv)
 
 
 def problem(
-    inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
+    inputs: Sequence[Any],
+    output: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = None,
+    others: tuple[int, ...] = (),
 ) -> GemmProblem:
     """Return the problem of float32 operands. Raise ValueError for unsupported arrays."""
     if dtype is not None and memory.as_dtype(dtype) != np.float32:
@@ -119,7 +124,7 @@ def problem(
     for name, array in (*zip("ABC", inputs, strict=False), ("the output", output)):
         if array.dtype != np.float32:
             raise ValueError(f"a product takes float32, float16 or bfloat16 throughout; {name} is {array.dtype}")
-    return any_problem(inputs, output, alpha, beta)
+    return any_problem(inputs, output, alpha, beta, others)
 
 
 def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
@@ -147,6 +152,19 @@ def choose(problem: GemmProblem, arch: str) -> str:
     if min(problem.m, problem.n, problem.k) >= least and problem.batch == 1:
         return "packed"
     return gemm_tiles.fastest(problem)
+
+
+def choose_for_several(a: Any, b: Any, columns: int) -> str:
+    """Return the variant for a product whose kernels store it on several devices: "packed" or "stream_k".
+
+    Each device multiplies all of A by its own part of the `columns` columns of B. "" if neither supports the operands.
+    """
+    shape = (*a.shape, columns)
+    if not all(shape) or a.dtype != np.float32:
+        return ""
+    if not all(1 in (*x.strides_elements, *x.shape) for x in (a, b)):
+        return "packed"
+    return "packed" if min(shape) >= PACK_FROM else "stream_k"
 
 
 FAMILY: Family[GemmProblem] = Family(

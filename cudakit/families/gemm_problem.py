@@ -48,7 +48,8 @@ class Operand:
 @dataclass(frozen=True)
 class GemmProblem:
     """m x n = m x k times k x n, `batch` times. dtype: of A and B. result: the dtype of C and D. sms: the device's
-    multiprocessors. shared: the bytes of shared memory that it allows per block."""
+    multiprocessors. shared: the bytes of shared memory that it allows per block. others: addresses of the same output
+    on other devices; only the kernels of stream-K store there."""
 
     m: int
     n: int
@@ -64,6 +65,7 @@ class GemmProblem:
     result: str
     sms: int
     shared: int
+    others: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         batches = f"{self.batch} x " if self.batch > 1 else ""
@@ -88,7 +90,9 @@ class GemmProblem:
         return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d)
 
 
-def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0) -> GemmProblem:
+def problem(
+    inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, others: tuple[int, ...] = ()
+) -> GemmProblem:
     """Return the problem of (A, B) or (A, B, C) and D. Raise ValueError for unsupported arrays."""
     a, b, *rest = inputs
     c, slot = (rest[0], IN[2]) if rest else (output, OUT)
@@ -113,7 +117,7 @@ def problem(inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float 
     shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
     of_a, of_b, of_c, of_d = map(_operand, (a, b, c, output), (*IN[:2], slot, OUT))
     dtypes = str(a.dtype), str(output.dtype)
-    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared)
+    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared, others)
 
 
 #: The options of both families that are plain numbers. If beta is not 0, C is read and must not partly overlap the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -149,17 +150,19 @@ def stream_launches(
     of the kernels."""
     blocks, share = stream_blocks(tile, problem), join_share(tile, problem)
     tiles = tile.count(problem) * problem.batch
-    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share, lies.vec_d)
-    main = f"stream_k<{tile.constants(True)}, {lies.constants}>"
+    count = len(problem.others)
+    shape = (tile.bm, tile.bn, tile.tm, tile.tn, tile.warps_m, tile.warps_n, share, lies.vec_d, count)
+    main = f"stream_k<{tile.constants(True)}, {lies.constants}, {count}>"
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
+    others = struct.pack(f"={max(1, count)}Q", *(problem.others or (0,)))  # OtherOutputs
     args = (*arguments(problem), parts.at(0, "float32"))
     scratch = parts.offset + blocks * 2 * tile.bm * tile.bn * 4
-    # c, d and their strides, the sizes, alpha, beta, parts, blocks
+    # c, d and their strides, the sizes, alpha, beta, parts, blocks, others
     operands, strides_of_a_and_b = 4, 6
-    joined = (*args[2:operands], *args[operands + strides_of_a_and_b :], blocks)
+    joined = (*args[2:operands], *args[operands + strides_of_a_and_b :], blocks, others)
     return (
-        Launch(blocks, tile.threads, args, shared, main, scratch, source=source),
+        Launch(blocks, tile.threads, (*args, others), shared, main, scratch, source=source),
         Launch((min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256, joined, entry=join, source=source),
     )
 

@@ -201,10 +201,15 @@ class Variant(Generic[P]):
 
     def refusal(self, problem: P, arch: str) -> str | None:
         """Return the reason why this variant does not support `problem` on `arch` ("sm_90"), or None if it does."""
-        if _arch_number(arch) < _arch_number(self.since):
-            return f"needs {self.since} or later, the device is {arch}"
+        if reason := self.arch_refusal(arch):
+            return reason
         made = self.answer(problem)
         return made if isinstance(made, str) else None
+
+    def arch_refusal(self, arch: str) -> str:
+        """Return the reason why this variant supports no problem on `arch`, or ""."""
+        old = _arch_number(arch) < _arch_number(self.since)
+        return f"needs {self.since} or later, the device is {arch}" if old else ""
 
     def configured(self, **configuration: Any) -> Variant[P]:
         """Return the variant with other values of its tuned keywords. Raise ValueError for a keyword that is not

@@ -13,10 +13,12 @@ from cudakit.libs.collectives import expect_operand
 from cudakit.libs.nccl import Communicator
 from cudakit.libs.products import product_shape
 from cudakit.memory import array as memory
-from cudakit.memory import copies
+from cudakit.memory import copies, layout
 from cudakit.memory.array import DeviceArray
+from cudakit.parallel import peer_stores
 from cudakit.parallel.operands import close_all, expect_list, on_streams, outputs
 
+EXCHANGES = ("auto", "stores", "all_gather")
 #: Blocks of rows per product, unless the caller passes others.
 BLOCKS = 3
 _UNIT = 128  # blocks of large products are multiples of this many rows, a whole number of every kernel's tiles
@@ -55,12 +57,18 @@ def column_product(
     columns: Sequence[int] | None = None,
     blocks: int | Sequence[int] = BLOCKS,
     variant: str = "auto",
+    exchange: str = "auto",
     scratch: Sequence[DeviceArray] | None = None,
 ) -> list[DeviceArray]:
     """Compute A @ B with the columns of B split over the ranks, and gather all of the product on each.
 
-    Each rank multiplies one block of rows at a time by its columns; an all-gather of the block overlaps with the
-    product of the next one. The gathered block is then copied into the rows of the result.
+    The product is exchanged in one of two ways:
+
+    - "stores": each rank's kernels store their tiles in the results of all ranks; events keep the ranks together. All
+      ranks are in this process and access each other's memory, the operands are float32, and the variant is "packed" or
+      "stream_k". NCCL is not called.
+    - "all_gather": each rank multiplies one block of rows at a time by its columns; NCCL's all-gather of the block
+      overlaps with the product of the next one. The gathered block is then copied into the rows of the result.
 
     Args:
         streams: The stream of each rank's products.
@@ -69,20 +77,25 @@ def column_product(
         b: Each rank's columns of B, (k, columns[rank]), in the order of the ranks.
         out: The results, (m, n) on each rank, contiguous; new arrays if None.
         columns: The number of columns of every rank, of all processes; equal numbers if None.
-        blocks: The number of blocks (see `row_blocks`), or the extent of each. More blocks leave less of the
-            all-gather without a product to overlap with; each block costs a launch and a call of NCCL.
+        blocks: The number of blocks of the all-gather (see `row_blocks`), or the extent of each. More blocks leave less
+            of it without a product to overlap with; each block costs a launch and a call of NCCL.
         variant: The variant of `ops.gemm`, or "auto".
-        scratch: Memory for the gathered blocks, contiguous, of the operands' dtype, for example of `nccl.registered`:
-            at least m * size * max(columns) elements per rank. If None it is allocated in stream order.
+        exchange: "stores" or "all_gather"; "auto": stores if they are possible and there is no `scratch`.
+        scratch: Memory for the gathered blocks of the all-gather, contiguous, of the operands' dtype, for example of
+            `nccl.registered`: at least m * size * max(columns) elements per rank. If None it is allocated in stream
+            order.
 
     Returns:
         `out`.
 
     Raises:
-        ValueError: If shapes or extents do not fit; nothing was queued.
+        ValueError: If shapes or extents do not fit, a result overlaps an operand, or `exchange` is "stores", which is
+            not possible; nothing was queued.
         TypeError: If dtypes do not fit, or an operand is not a device array; nothing was queued.
     """
     on = on_streams(streams, ranks)
+    if exchange not in EXCHANGES:
+        raise ValueError(f"column_product: exchange must be one of {', '.join(EXCHANGES)}, got {exchange!r}")
     _expect_products("column_product", ranks, a, b, equal_columns=False)
     m, size = a[0].shape[0], ranks[0].size
     widths = [b[0].shape[1]] * size if columns is None else list(columns)
@@ -97,7 +110,17 @@ def column_product(
     out = outputs("column_product", on, ranks, out, (m, n), a[0].dtype)
     if size == 1:
         return [gemm(a[0], b[0], out[0], variant=variant, stream=on[0])]
+    _expect_apart(ranks, a, b, out)
     cuts, row = _cuts(m, blocks), size * widest
+    if exchange == "stores" or (exchange == "auto" and scratch is None):
+        stored = peer_stores.variant_for(a[0], b[0], n, variant)
+        why = peer_stores.refusal(on, ranks, a, out)
+        why = why or ("" if stored else f"variant {variant} does not store on other devices, or A @ B is empty")
+        if not why:
+            peer_stores.product(on, ranks, a, b, out, places, stored)
+            return list(out)
+        if exchange == "stores":
+            raise ValueError(f'column_product: exchange="stores" is not possible: {why}. Pass exchange="all_gather"')
     if scratch is None:
         kept = [memory.empty(one.context, stream, (m * row,), one.dtype) for one, stream in zip(a, on, strict=True)]
     else:
@@ -204,6 +227,20 @@ def _expect_products(
     if len(kinds) > 1:
         said = "; ".join(f"{x.shape} {x.dtype} @ {y.shape} {y.dtype}" for x, y in zip(a, b, strict=True))
         raise ValueError(f"{name}: all ranks need operands of equal shapes and dtypes, got {said}")
+
+
+def _expect_apart(
+    ranks: Sequence[Communicator], a: Sequence[DeviceArray], b: Sequence[DeviceArray], out: Sequence[DeviceArray]
+) -> None:
+    """Raise ValueError if a result overlaps an operand, which is read until the end."""
+    for rank, *operands, result in zip(ranks, a, b, out, strict=True):
+        for name, operand in zip(("a", "b"), operands, strict=True):
+            low, high = layout.span(operand.shape, operand.strides, operand.itemsize)
+            if operand.pointer + low < result.pointer + result.nbytes and result.pointer < operand.pointer + high:
+                raise ValueError(
+                    f"column_product: out of rank {rank.rank} overlaps {name}, which is read until the end: pass a "
+                    "separate array"
+                )
 
 
 def _cuts(rows: int, blocks: int | Sequence[int]) -> list[tuple[int, int]]:

@@ -113,6 +113,29 @@ class PeerCopies(Shards):
             take.synchronize()
 
 
+class Stores(Shards):
+    idea = "the products store on every device"
+
+    @staticmethod
+    def name_for(count):
+        return f"{count} devices, stores"
+
+    def __init__(self, problem, devices, a, b):
+        super().__init__(problem, devices, a, b)
+        self.ranks = nccl.communicators(devices)
+
+    def step(self):
+        parallel.column_product(
+            self.streams, self.ranks, self.a, self.b, self.c, columns=self.problem.widths,
+            variant=self.problem.variant, exchange="stores",
+        )  # fmt: skip
+
+    def close(self):
+        self.finish()
+        for rank in self.ranks:
+            rank.close()
+
+
 class OneProcess(Shards):
     idea = "NCCL's all-gather, one process for all devices"
 
@@ -129,7 +152,7 @@ class OneProcess(Shards):
     def step(self):
         parallel.column_product(
             self.streams, self.ranks, self.a, self.b, self.c, columns=self.problem.widths,
-            blocks=self.problem.blocks, variant=self.problem.variant, scratch=self.scratch,
+            blocks=self.problem.blocks, variant=self.problem.variant, exchange="all_gather", scratch=self.scratch,
         )  # fmt: skip
 
     def close(self):

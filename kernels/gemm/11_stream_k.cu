@@ -1,7 +1,7 @@
 // fp32 product by as many blocks as the chip holds, each with the same number of steps of k, across tile borders.
 //
-// Parameters as in 09_pipelined.cu; `parts`: scratch for two tiles per block. Two kernels, one after the other:
-// stream_k and stream_k_join.
+// Parameters as in 09_pipelined.cu; `parts`: scratch for two tiles per block; `others`: the output on other devices,
+// for a product that several devices share (one batch). Two kernels, one after the other: stream_k and stream_k_join.
 //
 // Improvement: equal work for all blocks. All steps of BK of all tiles form one sequence, and each block takes an
 // equal stretch of it. A tile within one stretch is finished by its block. At most two tiles of a stretch, at its ends,
@@ -36,11 +36,11 @@ struct Cut {
 
 // grid: any, block: 32 * WARPS_M * WARPS_N * SLICES
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int STAGES, int SLICES, int RESIDENT, bool A_K,
-    bool B_K, int VEC_A, int VEC_B, int VEC_D>
+    bool B_K, int VEC_A, int VEC_B, int VEC_D, int OTHERS>
 __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) stream_k(const float* a, const float* b,
     const float* c, float* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch,
     int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k,
-    int64 batches, float alpha, float beta, float* parts) {
+    int64 batches, float alpha, float beta, float* parts, const __grid_constant__ OtherOutputs<OTHERS> others) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, STAGES, A_K, B_K, VEC_A, VEC_B>;
     extern __shared__ float4 stages[];
     float* const shared = reinterpret_cast<float*>(stages);
@@ -83,6 +83,10 @@ __global__ void __launch_bounds__(WARPS_M * WARPS_N * kWarp * SLICES, RESIDENT) 
                 tile.keep(parts + slot * (BM * BN), threadIdx.x);
             }
         }
+        if (OTHERS > 0 && count == cut.depth) {
+            __syncthreads();  // the tile is stored
+            others.template copy<BM, BN, VEC_D>(d, d_row, d_col, m0, n0, m, n);
+        }
         unit += count;
     }
 }
@@ -112,10 +116,10 @@ struct SharedTile {
 // `blocks`, BM * BN * SHARE / 1024), block: 256. VEC_D: as for FmaTile::store
 //
 // One thread finds the tile for its block: the divisions of 64-bit integers would otherwise take longer than the sums.
-template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE, int VEC_D>
+template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int SHARE, int VEC_D, int OTHERS>
 __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, int64 c_row, int64 c_col, int64 c_batch,
     int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta,
-    const float* parts, int64 blocks) {
+    const float* parts, int64 blocks, const __grid_constant__ OtherOutputs<OTHERS> others) {
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
     static_assert(BM * BN * SHARE % 1024 == 0 && TN % 4 == 0, "four sums per thread");
     __shared__ float4 shared[SHARE > 1 ? 256 : 1];
@@ -170,5 +174,11 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     float* const of_d = d + z * d_batch + r * d_row;
 #pragma unroll
     for (int e = 0; e < 4; e += VEC_D)
-        if (s + e < n) Tile::template write<VEC_D>(sum + e, of_c, c_col, of_d, d_col, s + e, alpha, beta);
+        if (s + e < n) {
+            Tile::template write<VEC_D>(sum + e, of_c, c_col, of_d, d_col, s + e, alpha, beta);
+#pragma unroll
+            for (int o = 0; o < OTHERS; ++o)
+                Tile::template write<VEC_D>(
+                    sum + e, of_c, c_col, others.first[o] + r * d_row, d_col, s + e, alpha, beta);
+        }
 }

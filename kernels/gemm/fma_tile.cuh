@@ -129,6 +129,38 @@ __device__ __forceinline__ void multiply_add(const float (&a)[TM], const float (
         }
 }
 
+// The same output in the memory of COUNT other devices, with the same strides: the address of its first element on
+// each.
+template <int COUNT>
+struct OtherOutputs {
+    float* first[COUNT > 0 ? COUNT : 1];
+
+    // Copies the tile of BM x BN elements at (m0, n0) of d, after the whole block has stored it. d: the output on this
+    // device. VEC: as for FmaTile::store. Rows of the tile are copied as a whole: 16 bytes per thread, 512 per warp.
+    // The order of FmaTile::store would send half as many bytes per packet.
+    template <int BM, int BN, int VEC>
+    __device__ __forceinline__ void copy(
+        const float* d, int64 d_row, int64 d_col, int64 m0, int64 n0, int64 m, int64 n) const {
+        constexpr int kAcross = BN / VEC;  // pieces of a row
+#pragma unroll 1                           // the main loop before it is faster if this one is short
+        for (int piece = threadIdx.x; piece < BM * kAcross; piece += blockDim.x) {
+            const int64 r = m0 + piece / kAcross;
+            const int64 s = n0 + piece % kAcross * VEC;
+            if (r >= m || s >= n) continue;
+            const int64 at = r * d_row + s * d_col;
+            if constexpr (VEC == 4) {
+                const float4 four = __ldcg(reinterpret_cast<const float4*>(d + at));
+#pragma unroll
+                for (int o = 0; o < COUNT; ++o) *reinterpret_cast<float4*>(first[o] + at) = four;
+            } else {
+                const float one = __ldcg(d + at);
+#pragma unroll
+                for (int o = 0; o < COUNT; ++o) first[o][at] = one;
+            }
+        }
+    }
+};
+
 template <int BM, int BN, int TM, int TN, int WARPS_M, int WARPS_N, int STAGES, bool A_K, bool B_K, int VEC_A,
     int VEC_B>
 struct FmaTile {

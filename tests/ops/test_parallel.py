@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from cudakit.compare import within
 from cudakit.errors import CudakitError
 from cudakit.libs import nccl
 from cudakit.memory.array import as_dtype
+from cudakit.parallel import products
 
 DEVICES = ["sim", pytest.param("gpu", marks=pytest.mark.gpu)]
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -49,7 +51,10 @@ def parts(array: np.ndarray, size: int, axis: int) -> list[np.ndarray]:
     return np.array_split(array, size, axis=axis)
 
 
-def check_columns(module: Any, team: Team, dtype: str = "float32", n: int = 0, **options: Any) -> None:
+def check_columns(
+    module: Any, team: Team, dtype: str = "float32", n: int = 0, at_once: bool = False, **options: Any
+) -> None:
+    """at_once: read each result after its own stream only."""
     m, k, n = 37, 24, n or 8 * team.size
     a, b = normal((m, k), dtype, 1), normal((k, n), dtype, 2)
     exact = wide(a) @ wide(b)
@@ -57,9 +62,19 @@ def check_columns(module: Any, team: Team, dtype: str = "float32", n: int = 0, *
     out = team.arrays([np.full((m, n), np.nan, a.dtype)] * team.size)
     for _ in range(2):  # the second call must not overwrite data that the first one still sends
         module.column_product(team.streams, team.ranks, *held, out, **options)
-    for got in team.numpy(out):
+    for got in [x.numpy(s) for x, s in zip(out, team.streams, strict=True)] if at_once else team.numpy(out):
         comparison = within(got, exact, allowed(exact, a, b))
         assert comparison.ok, comparison.why
+
+
+def check_gather(module: Any, team: Team) -> None:
+    check_columns(module, team, exchange="all_gather")
+
+
+def check_stores(module: Any, team: Team) -> None:
+    """The same with `module` in place of peer_stores."""
+    with mock.patch.object(products, "peer_stores", module):
+        check_columns(parallel, team, exchange="stores", at_once=True)
 
 
 def check_scratch(module: Any, team: Team) -> None:
@@ -121,7 +136,16 @@ def check_softmax(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("blocks", [1, 5, (30, 7)])
 def test_columns_are_gathered_on_every_device(team: Team, dtype: str, blocks: Any) -> None:
-    check_columns(parallel, team, dtype, blocks=blocks)
+    check_columns(parallel, team, dtype, blocks=blocks, exchange="all_gather")
+
+
+@pytest.mark.parametrize("variant", ["auto", "packed", "stream_k"])
+def test_kernels_store_on_every_device(team: Team, variant: str) -> None:
+    check_columns(parallel, team, variant=variant, exchange="stores", at_once=True)
+    check_columns(parallel, team, n=5 * team.size, variant=variant, exchange="stores")  # stores of 4 bytes
+    n = 130 * team.size + 1
+    widths = [part.shape[1] for part in parts(np.empty((1, n)), team.size, 1)]
+    check_columns(parallel, team, n=n, columns=widths, variant=variant, exchange="stores")
 
 
 def test_unequal_columns_and_given_scratch(team: Team) -> None:
@@ -222,6 +246,10 @@ def test_wrong_arguments_are_rejected(team: Team) -> None:
     a = team.arrays([np.zeros((4, 6), np.float32)] * size)
     b = team.arrays([np.zeros((6, 2), np.float32)] * size)
     other = team.arrays([np.zeros((6, 2 + (i == 0)), np.float32) for i in range(size)])
+    square = team.arrays([np.zeros((2 * size, 2 * size), np.float32)] * size)
+    columns = [x[:, :2] for x in square]
+    half = team.arrays([np.zeros((2, 2), np.float16)] * size)
+    stores: dict[str, Any] = {"exchange": "stores"}
     for words, call in (
         ("one stream per communicator", lambda: parallel.column_product(streams[:1], ranks, a, b)),
         ("b must have one array per comm", lambda: parallel.column_product(streams, ranks, a, b[:1])),
@@ -229,6 +257,10 @@ def test_wrong_arguments_are_rejected(team: Team) -> None:
         ("columns, 6, are not", lambda: parallel.column_product(streams, ranks, a, a)),
         ("blocks must be at least", lambda: parallel.column_product(streams, ranks, a, b, blocks=(3, 2))),
         ("out must be float32 of shape", lambda: parallel.column_product(streams, ranks, a, b, out=b)),
+        ("exchange must be one of", lambda: parallel.column_product(streams, ranks, a, b, exchange="nccl")),
+        ("out of rank 0 overlaps a", lambda: parallel.column_product(streams, ranks, square, columns, square)),
+        ("variant naive does not", lambda: parallel.column_product(streams, ranks, a, b, variant="naive", **stores)),
+        ("only kernels of float32", lambda: parallel.column_product(streams, ranks, half, half, **stores)),
         ("scratch needs at least", lambda: parallel.column_product(streams, ranks, a, b, scratch=b)),
         ("equal shapes and dtypes", lambda: parallel.row_product(streams, ranks, a, other)),
         ("a mask must be bool", lambda: parallel.softmax(streams, ranks, a, mask=a)),
@@ -256,14 +288,26 @@ def planted(old: str, new: str) -> Any:
 SIDE_WAITS = "            rank.side_stream.wait(stream)\n"
 SUM = "rank.all_reduce(rank.side_stream, result[first:last], out=result[first:last])"
 PLANTED = {
-    "wrong column offset": ("whole[first:last, start:stop]", "whole[first:last, 0 : stop - start]", check_columns),
-    "wrong rank's part": ("part[source][:, : stop", "part[rank.rank][:, : stop", check_columns),
-    "missing wait for the product": (SIDE_WAITS, "", check_columns),
+    "wrong column offset": ("whole[first:last, start:stop]", "whole[first:last, 0 : stop - start]", check_gather),
+    "wrong rank's part": ("part[source][:, : stop", "part[rank.rank][:, : stop", check_gather),
+    "missing wait for the product": (SIDE_WAITS, "", check_gather),
     "missing wait for the copies": ("    _join(on, ranks)\n    if scratch", "    if scratch", check_scratch),
     "wrong rows of a block": (
         "gemm(one[first:last], other, res",
         "gemm(one[: last - first], other, res",
-        check_columns,
+        check_gather,
+    ),
+    "stores at the wrong columns": ("[:, places[number] : places[number + 1]]", "[:, : places[1]]", check_stores),
+    "stores on one device only": ("if rank != number)", "if rank > number)", check_stores),
+    "stores before the results are free": (
+        "for event in ready:\n            stream",
+        "for event in ():\n            stream",
+        check_stores,
+    ),
+    "results read before the stores": (
+        "for event in done:\n            stream",
+        "for event in ():\n            stream",
+        check_stores,
     ),
     "missing all-reduce": (SUM, "pass", check_rows),
     "missing wait for the sum's operands": (SIDE_WAITS, "", check_rows),

@@ -1,0 +1,84 @@
+"""The product of `column_product` without a collective: its kernels store every tile in the results of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cudakit.driver.stream import Stream
+from cudakit.families.gemm import FAMILY, choose_for_several, stream_k
+from cudakit.families.gemm_packed import packed_rows
+from cudakit.family import apply
+from cudakit.libs.nccl import Communicator
+from cudakit.memory.array import DeviceArray
+
+VARIANTS = ("packed", "stream_k")
+
+
+def variant_for(a: DeviceArray, b: DeviceArray, columns: int, variant: str) -> str:
+    """Return the variant of `ops.gemm` for one rank's product, or "" if its kernels cannot store it on other devices.
+
+    columns: those of all ranks. variant: as for `column_product`.
+    """
+    if variant == "auto":
+        return choose_for_several(a, b, columns)
+    return variant if variant in VARIANTS and choose_for_several(a, b, columns) else ""
+
+
+def refusal(
+    streams: Sequence[Stream], ranks: Sequence[Communicator], a: Sequence[DeviceArray], out: Sequence[DeviceArray]
+) -> str:
+    """Return the reason why the ranks cannot store in each other's results, or ""."""
+    if len(ranks) != ranks[0].size:
+        return "the ranks are in several processes"
+    if str(a[0].dtype) != "float32":
+        return f"only kernels of float32 store on other devices, the operands are {a[0].dtype}"
+    for rank in ranks:
+        for other in ranks:
+            if rank is not other and not rank.context.can_access(other.context):
+                return f"{rank.context.spec} has no access to the memory of {other.context.spec}"
+    for array in out:
+        if not (array.allocation.owner is None or isinstance(array.allocation.owner, Communicator)):
+            return f"{array.summary} is memory of another library, which other devices may not access"
+    if len({array.pointer % 16 for array in out}) > 1:
+        return "the results are aligned differently"
+    for stream in streams:
+        if (stream.context.captures or stream.foreign) and stream.capturing:
+            return f"{stream!r} is being captured"
+    return stream_k.arch_refusal(ranks[0].device.arch)
+
+
+def product(
+    streams: Sequence[Stream],
+    ranks: Sequence[Communicator],
+    a: Sequence[DeviceArray],
+    b: Sequence[DeviceArray],
+    out: Sequence[DeviceArray],
+    places: Sequence[int],
+    variant: str,
+) -> None:
+    """Queue the product. places: the first column of each rank, and the column after the last one."""
+    # No kernel stores before the earlier work on the results of all ranks, and none of their later work runs before all
+    # have stored. A is packed first, so that the devices work while the host queues the rest.
+    ready = [stream.record(timing=False) for stream in streams]
+    packed = list(a)
+    if variant == "packed":
+        packed = [packed_rows(rank.device, one, stream) for rank, one, stream in zip(ranks, a, streams, strict=True)]
+    for stream in streams:
+        for event in ready:
+            stream.wait(event)
+    for number, (stream, one, other) in enumerate(zip(streams, packed, b, strict=True)):
+        parts = [whole[:, places[number] : places[number + 1]] for whole in out]
+        others = tuple(part.pointer for rank, part in enumerate(parts) if rank != number)
+        options = {"alpha": 1.0, "beta": 0.0, "dtype": None, "others": others}
+        apply(FAMILY, (one, other), parts[number], variant, stream, options)
+        for part in parts:
+            part.allocation.uses.add(stream)
+    done = [stream.record(timing=False) for stream in streams]
+    for stream in streams:
+        for event in done:
+            stream.wait(event)
+    for event in (*ready, *done):
+        event.close()
+    for mine, given in zip(packed, a, strict=True):
+        if mine is not given:
+            mine.close()
