@@ -15,7 +15,9 @@ from cudakit.families.gemm_tiles import LARGE
 from cudakit.family import CPP, IN, MAX_GRID_YZ, OUT, SCRATCH, Launch, Slot, alignment, ceil_div, cpp_bool, variant
 from cudakit.family.kernels import kernel_of
 from cudakit.memory import array as memory
+from cudakit.memory import makers
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.scratch import scratch
 
 SOURCE = "gemm/12_packed.cu"
 _TILE, _ROWS = 64, 4  # the tile of its kernel, and the rows of threads of a block
@@ -93,7 +95,8 @@ def packed_rows(device: Device, a: DeviceArray, stream: Stream) -> DeviceArray:
     """Queue a copy of A, 2-D, in the layout that products read fastest; they do not pack it again.
 
     Returns:
-        The copy, of A's shape, in new memory; A itself if it has that layout.
+        The copy, of A's shape, in scratch memory that the next copy on the stream overwrites; A itself if it has that
+        layout.
     """
     (m, k), width = a.shape, 16 // a.itemsize
     row, col = a.strides_elements
@@ -101,7 +104,8 @@ def packed_rows(device: Device, a: DeviceArray, stream: Stream) -> DeviceArray:
     if of.pieces(row, col, m, 1, a.itemsize):
         return a
     pitch = ceil_div(m, width) * width
-    made = memory.empty(device.context, stream, (k, pitch), a.dtype)
+    address = scratch(stream, pitch * k * a.itemsize, "packed")
+    made = makers.over(device.context, stream, address, (k, pitch), a.dtype)
     launch = _pack(Packed(0, of, m, 1, OUT, pitch), a, made, k, a.dtype.name)
     kernel_of(device, packed, launch).launch(stream, **launch.keywords(launch.args or ()))
     a.allocation.uses.add(stream)

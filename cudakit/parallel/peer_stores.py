@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cudakit.driver.stream import Stream
+from cudakit.driver.stream import Event, Stream
 from cudakit.families.gemm import FAMILY, choose_for_several, stream_k
 from cudakit.families.gemm_packed import packed_rows
 from cudakit.family import apply
@@ -57,15 +57,17 @@ def product(
     variant: str,
 ) -> None:
     """Queue the product. places: the first column of each rank, and the column after the last one."""
-    # No kernel stores before the earlier work on the results of all ranks, and none of their later work runs before all
-    # have stored. A is packed first, so that the devices work while the host queues the rest.
-    ready = [stream.record(timing=False) for stream in streams]
-    packed = list(a)
-    if variant == "packed":
-        packed = [packed_rows(rank.device, one, stream) for rank, one, stream in zip(ranks, a, streams, strict=True)]
-    for stream in streams:
-        for event in ready:
-            stream.wait(event)
+    # No kernel stores before the earlier work on the results of all ranks. A is packed first, so that the devices work
+    # while the host queues the rest; the events that others wait for are recorded as early as possible.
+    packed, ready = list(a), []
+    for number, (rank, stream) in enumerate(zip(ranks, streams, strict=True)):
+        if number:
+            ready.append(stream.record(timing=False))
+        if variant == "packed":
+            packed[number] = packed_rows(rank.device, a[number], stream)
+        if not number:
+            ready.append(stream.record(timing=False))
+    _meet(streams, ready)
     for number, (stream, one, other) in enumerate(zip(streams, packed, b, strict=True)):
         parts = [whole[:, places[number] : places[number + 1]] for whole in out]
         others = tuple(part.pointer for rank, part in enumerate(parts) if rank != number)
@@ -73,12 +75,13 @@ def product(
         apply(FAMILY, (one, other), parts[number], variant, stream, options)
         for part in parts:
             part.allocation.uses.add(stream)
-    done = [stream.record(timing=False) for stream in streams]
-    for stream in streams:
-        for event in done:
+    _meet(streams, [stream.record(timing=False) for stream in streams])  # later work needs the stores of all ranks
+
+
+def _meet(streams: Sequence[Stream], events: Sequence[Event]) -> None:
+    """Let each stream wait for the events of the others, and close them."""
+    for number, stream in enumerate(streams):
+        for event in (*events[:number], *events[number + 1 :]):
             stream.wait(event)
-    for event in (*ready, *done):
+    for event in events:
         event.close()
-    for mine, given in zip(packed, a, strict=True):
-        if mine is not given:
-            mine.close()

@@ -111,7 +111,6 @@ def column_product(
     if size == 1:
         return [gemm(a[0], b[0], out[0], variant=variant, stream=on[0])]
     _expect_apart(ranks, a, b, out)
-    cuts, row = _cuts(m, blocks), size * widest
     if exchange == "stores" or (exchange == "auto" and scratch is None):
         stored = peer_stores.variant_for(a[0], b[0], n, variant)
         why = peer_stores.refusal(on, ranks, a, out)
@@ -121,6 +120,7 @@ def column_product(
             return list(out)
         if exchange == "stores":
             raise ValueError(f'column_product: exchange="stores" is not possible: {why}. Pass exchange="all_gather"')
+    cuts, row = _cuts(m, blocks), size * widest
     if scratch is None:
         kept = [memory.empty(one.context, stream, (m * row,), one.dtype) for one, stream in zip(a, on, strict=True)]
     else:

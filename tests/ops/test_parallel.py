@@ -250,12 +250,13 @@ def test_wrong_arguments_are_rejected(team: Team) -> None:
     columns = [x[:, :2] for x in square]
     half = team.arrays([np.zeros((2, 2), np.float16)] * size)
     stores: dict[str, Any] = {"exchange": "stores"}
+    gather: dict[str, Any] = {"exchange": "all_gather"}
     for words, call in (
         ("one stream per communicator", lambda: parallel.column_product(streams[:1], ranks, a, b)),
         ("b must have one array per comm", lambda: parallel.column_product(streams, ranks, a, b[:1])),
         ("columns of every rank", lambda: parallel.column_product(streams, ranks, a, other)),
         ("columns, 6, are not", lambda: parallel.column_product(streams, ranks, a, a)),
-        ("blocks must be at least", lambda: parallel.column_product(streams, ranks, a, b, blocks=(3, 2))),
+        ("blocks must be at least", lambda: parallel.column_product(streams, ranks, a, b, blocks=(3, 2), **gather)),
         ("out must be float32 of shape", lambda: parallel.column_product(streams, ranks, a, b, out=b)),
         ("exchange must be one of", lambda: parallel.column_product(streams, ranks, a, b, exchange="nccl")),
         ("out of rank 0 overlaps a", lambda: parallel.column_product(streams, ranks, square, columns, square)),
@@ -300,13 +301,13 @@ PLANTED = {
     "stores at the wrong columns": ("[:, places[number] : places[number + 1]]", "[:, : places[1]]", check_stores),
     "stores on one device only": ("if rank != number)", "if rank > number)", check_stores),
     "stores before the results are free": (
-        "for event in ready:\n            stream",
-        "for event in ():\n            stream",
+        "_meet(streams, ready)",
+        "pass",
         check_stores,
     ),
     "results read before the stores": (
-        "for event in done:\n            stream",
-        "for event in ():\n            stream",
+        "_meet(streams, [stream",
+        "list([stream",
         check_stores,
     ),
     "missing all-reduce": (SUM, "pass", check_rows),
