@@ -5,22 +5,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
 
-from cudakit.device import Device
-from cudakit.driver.stream import Stream
 from cudakit.families import gemm_tiles
 from cudakit.families.gemm_problem import GemmProblem, Operand
 from cudakit.families.gemm_tiles import LARGE
-from cudakit.family import CPP, IN, MAX_GRID_YZ, OUT, SCRATCH, Launch, Slot, alignment, ceil_div, cpp_bool, variant
-from cudakit.family.kernels import kernel_of
+from cudakit.family import CPP, MAX_GRID_YZ, SCRATCH, Launch, Slot, ceil_div, cpp_bool, variant
 from cudakit.memory import array as memory
-from cudakit.memory import makers
-from cudakit.memory.array import DeviceArray
-from cudakit.memory.scratch import scratch
 
 SOURCE = "gemm/12_packed.cu"
-_TILE, _ROWS = 64, 4  # the tile of its kernel, and the rows of threads of a block
+_TILE, _ROWS = 32, 4  # the tile of its kernel, and the rows of threads of a block
 
 
 @dataclass(frozen=True)
@@ -78,38 +71,15 @@ def packing_of(problem: GemmProblem, along_k: bool = False) -> Packing:
 
 def pack_launches(packing: Packing, p: GemmProblem) -> list[Launch]:
     """Return one launch per packed operand."""
-    return [_pack(each, each.of.slot, each.place, p.k, p.dtype) for each in packing.packed if p.k]
-
-
-def _pack(each: Packed, source: Any, target: Any, k: int, dtype: str) -> Launch:
-    """Return the launch that copies an operand. source, target: arrays or their slots."""
-    of = each.of
-    tiles = ceil_div(each.pitch, _TILE) * ceil_div(k, _TILE)
-    grid = (min(tiles, 2**20), 1, min(each.batches, MAX_GRID_YZ))
-    args = (source, target, of.row, of.col, of.batch, each.lines, k, each.pitch, each.batches)
-    entry = f"pack<{CPP[dtype]}, {cpp_bool(of.col == 1)}>"
-    return Launch(grid, (_TILE, _ROWS), args, entry=entry, source=SOURCE)
-
-
-def packed_rows(device: Device, a: DeviceArray, stream: Stream) -> DeviceArray:
-    """Queue a copy of A, 2-D, in the layout that products read fastest; they do not pack it again.
-
-    Returns:
-        The copy, of A's shape, in scratch memory that the next copy on the stream overwrites; A itself if it has that
-        layout.
-    """
-    (m, k), width = a.shape, 16 // a.itemsize
-    row, col = a.strides_elements
-    of = Operand(row, col, 0, alignment(a), IN[0])
-    if of.pieces(row, col, m, 1, a.itemsize):
-        return a
-    pitch = ceil_div(m, width) * width
-    address = scratch(stream, pitch * k * a.itemsize, "packed")
-    made = makers.over(device.context, stream, address, (k, pitch), a.dtype)
-    launch = _pack(Packed(0, of, m, 1, OUT, pitch), a, made, k, a.dtype.name)
-    kernel_of(device, packed, launch).launch(stream, **launch.keywords(launch.args or ()))
-    a.allocation.uses.add(stream)
-    return made.T[:m]
+    launches = []
+    for each in packing.packed if p.k else ():
+        of = each.of
+        entry = f"pack<{CPP[p.dtype]}, {cpp_bool(of.col == 1)}>"
+        tiles = ceil_div(each.pitch, _TILE) * ceil_div(p.k, _TILE)
+        grid = (min(tiles, 2**20), 1, min(each.batches, MAX_GRID_YZ))
+        args = (of.slot, each.place, of.row, of.col, of.batch, each.lines, p.k, each.pitch, each.batches)
+        launches.append(Launch(grid, (_TILE, _ROWS), args, entry=entry, source=SOURCE))
+    return launches
 
 
 # The variant of the fp32 products -------------------------------------------------------------------------------------

@@ -86,14 +86,17 @@ class _Demangler:
         self.at = match.end()
         return int(match[0])
 
-    def sequence(self) -> int:
-        """Read the index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): 0 without digits, else the number (base 36 or
-        decimal) plus one."""
+    def sequence(self, base: int = 36) -> int:
+        """Read the index in S_ (0), S0_ (1), SA_ (11), T_ (0), T0_ (1): 0 without digits, else the number plus one. The
+        numbers of S have base 36, those of T are decimal."""
         match = re.compile(r"([0-9A-Z]*)_").match(self.text, self.at)
         if not match:
             raise _Unknown(f"a sequence number expected at {self.at} of {self.text}")
         self.at = match.end()
-        return int(match[1], 36) + 1 if match[1] else 0
+        digits = match[1]
+        if digits and base == 10 and not digits.isdecimal():
+            raise _Unknown(f"{digits} is not decimal")
+        return int(digits, base) + 1 if digits else 0
 
     # Names ------------------------------------------------------------------------------------------------------------
 
@@ -390,7 +393,7 @@ class _Demangler:
 
     def template_parameter(self) -> Type:
         self.need("T")
-        index = self.sequence()
+        index = self.sequence(base=10)
         if index >= len(self.template):
             raise _Unknown(f"template parameter {index}")
         argument = self.template[index]

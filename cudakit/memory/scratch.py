@@ -14,17 +14,17 @@ LEAST = 1 << 20  # size of the first allocation on a stream, in bytes
 _KEPT = "scratch"
 
 
-def scratch(stream: Stream, nbytes: int, purpose: str = "") -> int:
+def scratch(stream: Stream, nbytes: int) -> int:
     """Return the address of `nbytes` of scratch memory for work that this thread queues on `stream` after this call.
 
-    The next request on the stream for the same purpose returns the same bytes, because work on one stream runs in
-    order. Each stream and each thread has its own memory, so two threads may alternate launches on a stream. On a
-    stream that is being captured the memory belongs to the graph: no other work uses it, and it lives as long as the
-    graph. Its contents are undefined.
+    The next request on the stream returns the same bytes, because work on one stream runs in order. Each stream and
+    each thread has its own memory, so two threads may alternate launches on a stream. On a stream that is being
+    captured the memory belongs to the graph: no other work uses it, and it lives as long as the graph. Its contents are
+    undefined.
     """
     if stream.capturing:
-        return _of_graph(stream, nbytes, purpose)
-    key = (_KEPT, purpose, threading.get_ident())
+        return _of_graph(stream, nbytes)
+    key = (_KEPT, threading.get_ident())
     space: Allocation | None = stream.kept.get(key)
     if space is None or space.span[1] - space.pointer < nbytes:
         if space is not None:
@@ -40,11 +40,11 @@ def _rounded(nbytes: int) -> int:
     return max(LEAST, 1 << (nbytes - 1).bit_length())
 
 
-def _of_graph(stream: Stream, nbytes: int, purpose: str) -> int:
+def _of_graph(stream: Stream, nbytes: int) -> int:
     """Return memory owned by the graph being captured on `stream`, shared by the graph's work on that stream."""
     context = stream.context
     _, number, graph, *_ = context.call("cuStreamGetCaptureInfo", stream.handle)
-    key = (_KEPT, purpose, threading.get_ident(), "graph")
+    key = (_KEPT, threading.get_ident(), "graph")
     known, reference = stream.kept.get(key, (None, None))
     space: Allocation | None = None if reference is None or known != int(number) else reference()
     if space is None or space.span[1] - space.pointer < nbytes:

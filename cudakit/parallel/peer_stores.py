@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from cudakit.driver.stream import Event, Stream
+from cudakit.driver.stream import Stream
 from cudakit.families.gemm import FAMILY, choose_for_several, stream_k
-from cudakit.families.gemm_packed import packed_rows
 from cudakit.family import apply
 from cudakit.libs.nccl import Communicator
 from cudakit.memory.array import DeviceArray
@@ -57,31 +57,23 @@ def product(
     variant: str,
 ) -> None:
     """Queue the product. places: the first column of each rank, and the column after the last one."""
-    # No kernel stores before the earlier work on the results of all ranks. A is packed first, so that the devices work
-    # while the host queues the rest; the events that others wait for are recorded as early as possible.
-    packed, ready = list(a), []
-    for number, (rank, stream) in enumerate(zip(ranks, streams, strict=True)):
-        if number:
-            ready.append(stream.record(timing=False))
-        if variant == "packed":
-            packed[number] = packed_rows(rank.device, a[number], stream)
-        if not number:
-            ready.append(stream.record(timing=False))
-    _meet(streams, ready)
-    for number, (stream, one, other) in enumerate(zip(streams, packed, b, strict=True)):
-        parts = [whole[:, places[number] : places[number + 1]] for whole in out]
-        others = tuple(part.pointer for rank, part in enumerate(parts) if rank != number)
+    # No kernel stores before the earlier work on the results of all ranks is done, and later work needs all stores.
+    _meet([stream for stream in streams if not stream.done], streams)
+    size, first = out[0].itemsize, [whole.pointer for whole in out]
+    for number, (stream, one, other) in enumerate(zip(streams, a, b, strict=True)):
+        start, stop = places[number], places[number + 1]
+        others = tuple(pointer + start * size for rank, pointer in enumerate(first) if rank != number)
         options = {"alpha": 1.0, "beta": 0.0, "dtype": None, "others": others}
-        apply(FAMILY, (one, other), parts[number], variant, stream, options)
-        for part in parts:
-            part.allocation.uses.add(stream)
-    _meet(streams, [stream.record(timing=False) for stream in streams])  # later work needs the stores of all ranks
+        apply(FAMILY, (one, other), out[number][:, start:stop], variant, stream, options)
+    for whole, stream in itertools.product(out, streams):
+        whole.allocation.uses.add(stream)
+    _meet(streams, streams)
 
 
-def _meet(streams: Sequence[Stream], events: Sequence[Event]) -> None:
-    """Let each stream wait for the events of the others, and close them."""
-    for number, stream in enumerate(streams):
-        for event in (*events[:number], *events[number + 1 :]):
-            stream.wait(event)
-    for event in events:
-        event.close()
+def _meet(before: Sequence[Stream], after: Sequence[Stream]) -> None:
+    """Order later work of the streams `after` after the work so far of the streams `before`."""
+    for one in before:
+        with one.record(timing=False) as event:
+            for other in after:
+                if other is not one:
+                    other.wait(event)

@@ -123,19 +123,20 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     using Tile = FmaTile<BM, BN, TM, TN, WARPS_M, WARPS_N, 2, false, false, 1, 1>;
     static_assert(BM * BN * SHARE % 1024 == 0 && TN % 4 == 0, "four sums per thread");
     __shared__ float4 shared[SHARE > 1 ? 256 : 1];
-    __shared__ int64 found[6];
+    __shared__ longlong2 found[3];  // as pairs, which are stored 16 bytes at a time
     if (threadIdx.x == 0) {
         const Cut cut(m, n, k, batches, BM, BN, Tile::BK, blocks);
         const SharedTile tile(cut, blockIdx.x, gridDim.x < blocks, BM, BN);
-        found[0] = tile.m0, found[1] = tile.n0, found[2] = tile.batch;
-        found[3] = tile.first_slot, found[4] = tile.second, found[5] = tile.stop;
+        found[0] = make_longlong2(tile.m0, tile.n0);
+        found[1] = make_longlong2(tile.batch, tile.first_slot);
+        found[2] = make_longlong2(tile.second, tile.stop);
     }
     __syncthreads();
-    const int64 m0 = found[0];  // 0 .. m - 1
-    const int64 n0 = found[1];  // 0 .. n - 1
-    const int64 z = found[2];   // 0 .. batches - 1
-    const int64 second = found[4];
-    const int64 stop = found[5];
+    const int64 m0 = found[0].x;  // 0 .. m - 1
+    const int64 n0 = found[0].y;  // 0 .. n - 1
+    const int64 z = found[1].x;   // 0 .. batches - 1
+    const int64 second = found[2].x;
+    const int64 stop = found[2].y;
     if (stop == 0) return;
 
     const int warp = threadIdx.x / kWarp;                           // 0 .. 7
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(256) stream_k_join(const float* c, float* d, i
     float sum[4] = {};
 #pragma unroll 4
     for (int64 block = second - 1 + share; block < stop; block += SHARE) {
-        const int64 slot = block < second ? found[3] : 2 * block;
+        const int64 slot = block < second ? found[1].y : 2 * block;
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[e] += mine[slot * (BM * BN) + e * Tile::kThreads];
     }

@@ -8,15 +8,15 @@
 // is not aligned. Transposing once in memory moves 8 bytes per element, which takes 0.6 % of the time of a product of
 // 8192, and 1.2 % at 4096.
 //
-// Bottleneck: memory bandwidth; 64 x 64 tiles go through shared memory, padded against bank conflicts.
+// Bottleneck: memory bandwidth; 32 x 32 tiles go through shared memory, padded against bank conflicts.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "../common/numbers.cuh"
 
-constexpr int kTile = 64, kRows = 4;
+constexpr int kTile = 32, kRows = 4;
 
-// ALONG_K: reads run along k, otherwise along the lines. grid: (any, 1, batches up to 65,535), block: (64, 4)
+// ALONG_K: reads run along k, otherwise along the lines. grid: (any, 1, batches up to 65,535), block: (32, 4)
 template <class T, bool ALONG_K>
 __global__ void __launch_bounds__(kTile* kRows) pack(const T* from, T* to, int64 line_stride, int64 k_stride,
     int64 batch_stride, int64 lines, int64 k, int64 pitch, int64 batches) {
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kTile* kRows) pack(const T* from, T* to, int64
             const int64 k0 = t / across * kTile;     // 0 .. k - 1
 #pragma unroll
             for (int i = 0; i < kTile; i += kRows) {
-                const int fast = threadIdx.x;                 // 0 .. 63
-                const int slow = threadIdx.y + i;             // 0 .. 63
+                const int fast = threadIdx.x;                 // 0 .. 31
+                const int slow = threadIdx.y + i;             // 0 .. 31
                 const int tile_line = ALONG_K ? slow : fast;  // neighbouring lanes read neighbouring elements
                 const int tile_k = ALONG_K ? fast : slow;
                 const int64 line = line0 + tile_line;

@@ -46,6 +46,9 @@ NAMES = {
         "stdx(std::complex<float>*, std::array<int, (unsigned long)3>, std::complex<double>, std::tuple<int, float>*, "
         "signed char, unsigned char, char, bool, unsigned short, unsigned long, char16_t, std::nullptr_t, __int128)"
     ),
+    "_Z4manyILi0ELi1ELi2ELi3ELi4ELi5ELi6ELi7ELi8ELi9ELi10ELi11EfLi13EEv3BoxIT11_XT12_EEPS1_": (
+        "many<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, float, 13>(Box<float, 13>, float*)"
+    ),
     "_Z3lamI2OpIfEEvT_i": "lam<Op<float>>(Op<float>, int)",
 }
 

@@ -2,7 +2,8 @@
 
     cd tests && python -m planted.sanitize --json ../profiles/h200/planted.json
 
-Each wrong half runs in its own process per tool; the right halves run one after another, in one process per tool.
+Each wrong half runs in its own process per tool; the right halves run one after another, in one process per tool until
+one loses the device, the rest in another process.
 Runs that hang are stopped after a time limit. `python -m planted.table FILE.json` prints a table of the results.
 """
 
@@ -31,7 +32,6 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # option to value; options that `compute-sanitizer --help` does not list are omitted
 OPTIONS = {"print-limit": "20", "show-backtrace": "no", "launch-timeout": "60", "max-connections": "64"}
 OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
-RIGHT = "all"  # the name of the correct twins that one process runs
 # These may run until the time limit and keep the GPU busy, so they start last and have a lower limit.
 STUCK = {
     "hang", "endless loop", "deadlock", "divergent barrier", "lanes missing from a warp operation", "wrong member mask"
@@ -60,12 +60,12 @@ def main() -> int:
     known = subprocess.run([options.sanitizer, "--help"], capture_output=True, text=True, check=True).stdout
     print(f"simulated in {time.monotonic() - begun:.0f} s", flush=True)
 
-    def under(tool: str, name: str, half: str, timeout: float, more: dict[str, str]) -> tuple[str, bool, float]:
+    def under(tool: str, names: list[str], half: str, timeout: float, more: dict[str, str]) -> tuple[str, bool, float]:
         if time.monotonic() - begun > options.budget:
             return "", False, 0.0
         flags = {**OPTIONS, **OF_TOOL.get(tool, {}), **more}
         said = [text for option, value in flags.items() if f"--{option}" in known for text in (f"--{option}", value)]
-        program = [sys.executable, "-m", "planted.run", name, half, "--device", options.device]
+        program = [sys.executable, "-m", "planted.run", half, *names, "--device", options.device]
         return _watched([options.sanitizer, "--tool", tool, *said, *program], timeout)
 
     earlier = json.loads(options.merge.read_text())["cases"] if options.merge else []
@@ -78,12 +78,18 @@ def main() -> int:
             return known_already
         more = {"leak-check": "full"} if tool == "memcheck" and case.kind == "leak" else {}
         limit = options.stuck if case.kind in STUCK else options.timeout
-        output, stopped, seconds = under(tool, case.name, "wrong", limit, more)
+        output, stopped, seconds = under(tool, [case.name], "wrong", limit, more)
         return _verdict(output, stopped, seconds)
 
     def right(tool: str) -> dict[str, str]:
-        limit = max(options.budget - (time.monotonic() - begun), 60.0)
-        return by_case(under(tool, RIGHT, "right", limit, {})[0])
+        said: dict[str, str] = {}
+        while left := [case.name for case in cases if case.name not in said]:
+            limit = max(options.budget - (time.monotonic() - begun), 60.0)
+            more = by_case(under(tool, left, "right", limit, {})[0])
+            if not more:
+                break
+            said |= more
+        return said
 
     order = sorted(cases, key=lambda case: (case.kind in STUCK, case.host is not None))
     jobs = [(tool, case) for case in order for tool in options.tools]

@@ -15,6 +15,9 @@ CORRECT = {
     "pinned_shared_by_streams": _HOST_WAITS,
     "streams_not_ordered": _HOST_WAITS,
     "event_recorded_late": _HOST_WAITS,
+    "constant_replaced": _HOST_WAITS,
+    "variable_of_other_kernel": _HOST_WAITS,
+    "counter_reset_early": _HOST_WAITS,
     "pipe_refill": "bar.arrive and bar.sync of named barriers order the producer and the consumers",
     "tile_of_warps": "cooperative groups' own collectives reuse a tile's scratch after a shuffle",
     "flag_before_data": "a flag in shared memory, with __threadfence_block on both sides, orders the warps",
@@ -30,6 +33,7 @@ def table(data: dict[str, Any]) -> str:
     hung = [row for row in rows if row not in found and any(row["wrong"][t]["finding"] == "hang" for t in tools)]
     ours = [row for row in rows if _right_line(row)]
     false = {tool: [row["name"] for row in rows if row["right"][tool]["finding"] not in silent] for tool in tools}
+    unseen = {tool: [row["name"] for row in rows if row["right"][tool]["finding"] is None] for tool in tools}
     device, version = data["device"], " ".join(data["sanitizer"])
     lines = [
         f"# Planted bugs: the simulated device and compute-sanitizer ({device['name']})",
@@ -42,6 +46,7 @@ def table(data: dict[str, Any]) -> str:
         f"{sum(row['right']['sim']['finding'] not in silent for row in rows)}"
         + "".join(f", {tool} {len(names)}" + _names(names) for tool, names in false.items())
         + ".",
+        *(f"Not run under {tool}: {', '.join(names)}." for tool, names in unseen.items() if names),
         *(f"`{name}` is correct: {CORRECT[name]}." for names in false.values() for name in names if name in CORRECT),
         "",
         f"| bug | class | simulated device | {' | '.join(tools)} |",
