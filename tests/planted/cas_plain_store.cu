@@ -1,5 +1,5 @@
-// Adds to a double with atomicCAS. The plain first read is harmless: the atomicCAS confirms its value. Wrong: one thread
-// also adds with a plain store, which is not atomic.
+// Adds to a double with atomicCAS. The plain first read is harmless: the atomicCAS confirms its value. Wrong: one
+// thread also adds with a plain store, which is not atomic.
 // x: (n,), sum: (1,) of 0
 __device__ void add(double* address, double value) {
     unsigned long long* bits = reinterpret_cast<unsigned long long*>(address);
@@ -13,7 +13,7 @@ __device__ void add(double* address, double value) {
 __global__ void wrong(const double* x, double* sum, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i == 0) *sum = *sum + x[0];  // BUG, OTHER
-    else if (i < n) add(sum, x[i]);
+    if (i > 0 && i < n) add(sum, x[i]);
 }
 
 __global__ void right(const double* x, double* sum, int n) {

@@ -1,5 +1,5 @@
-// The product of a block's values, by atomicCAS in shared memory after a plain first read. Wrong: no barrier between the
-// products and the plain read of the result.
+// The product of a block's values, by atomicCAS in shared memory after a plain first read. Wrong: no barrier between
+// the products and the plain read of the result.
 // x: (gridDim.x, 64), y: (gridDim.x,); block: 64
 __device__ void multiply(int* bits, float value) {
     int old = *bits, assumed;

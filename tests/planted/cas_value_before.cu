@@ -1,5 +1,5 @@
-// Takes a ticket for each value with atomicCAS, and notes it. Wrong: notes the plain first read, which another thread may
-// have taken. Correct: notes the value that the atomicCAS has confirmed.
+// Takes a ticket for each value with atomicCAS, and notes it. Wrong: notes the plain first read, which another thread
+// may have taken. Correct: notes the value that the atomicCAS has confirmed.
 // tickets: (n,), next: (1,) of 0
 __global__ void wrong(int* tickets, int* next, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
