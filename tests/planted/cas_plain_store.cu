@@ -9,11 +9,12 @@ __device__ void add(double* address, double value) {
         old = atomicCAS(bits, assumed, __double_as_longlong(value + __longlong_as_double(assumed)));  // BUG, OTHER
     } while (assumed != old);
 }
-
 __global__ void wrong(const double* x, double* sum, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i == 0) *sum = *sum + x[0];  // BUG, OTHER
-    if (i > 0 && i < n) add(sum, x[i]);
+    if (i == 0)
+        *sum = *sum + x[0];  // BUG, OTHER
+    else if (i < n)
+        add(sum, x[i]);
 }
 
 __global__ void right(const double* x, double* sum, int n) {
