@@ -32,10 +32,9 @@ def refusal(
         return "the ranks are in several processes"
     if str(a[0].dtype) != "float32":
         return f"only kernels of float32 store on other devices, the operands are {a[0].dtype}"
-    for rank in ranks:
-        for other in ranks:
-            if rank is not other and not rank.context.can_access(other.context):
-                return f"{rank.context.spec} has no access to the memory of {other.context.spec}"
+    for rank, other in itertools.permutations(ranks, 2):
+        if not rank.context.can_access(other.context):
+            return f"{rank.context.spec} has no access to the memory of {other.context.spec}"
     for array in out:
         if not (array.allocation.owner is None or isinstance(array.allocation.owner, Communicator)):
             return f"{array.summary} is memory of another library, which other devices may not access"

@@ -13,7 +13,7 @@ from cudakit.libs.collectives import expect_operand
 from cudakit.libs.nccl import Communicator
 from cudakit.libs.products import product_shape
 from cudakit.memory import array as memory
-from cudakit.memory import copies, layout
+from cudakit.memory import copies
 from cudakit.memory.array import DeviceArray
 from cudakit.parallel import peer_stores
 from cudakit.parallel.operands import close_all, expect_list, on_streams, outputs
@@ -235,8 +235,7 @@ def _expect_apart(
     """Raise ValueError if a result overlaps an operand, which is read until the end."""
     for rank, *operands, result in zip(ranks, a, b, out, strict=True):
         for name, operand in zip(("a", "b"), operands, strict=True):
-            low, high = layout.span(operand.shape, operand.strides, operand.itemsize)
-            if operand.pointer + low < result.pointer + result.nbytes and result.pointer < operand.pointer + high:
+            if memory.touch(operand, result):
                 raise ValueError(
                     f"column_product: out of rank {rank.rank} overlaps {name}, which is read until the end: pass a "
                     "separate array"

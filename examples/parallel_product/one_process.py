@@ -113,22 +113,16 @@ class PeerCopies(Shards):
             take.synchronize()
 
 
-class Stores(Shards):
-    idea = "the products store on every device"
+class Ranks(Shards):
+    """The shards with a communicator per device."""
 
-    @staticmethod
-    def name_for(count):
-        return f"{count} devices, stores"
-
-    def __init__(self, problem, devices, a, b):
+    def __init__(self, problem, devices, a, b, **options):
         super().__init__(problem, devices, a, b)
-        self.ranks = nccl.communicators(devices)
+        self.ranks = nccl.communicators(devices, **options)
 
-    def step(self):
-        parallel.column_product(
-            self.streams, self.ranks, self.a, self.b, self.c, columns=self.problem.widths,
-            variant=self.problem.variant, exchange="stores",
-        )  # fmt: skip
+    def product(self, **options):
+        operands = self.streams, self.ranks, self.a, self.b, self.c
+        parallel.column_product(*operands, columns=self.problem.widths, variant=self.problem.variant, **options)
 
     def close(self):
         self.finish()
@@ -136,7 +130,18 @@ class Stores(Shards):
             rank.close()
 
 
-class OneProcess(Shards):
+class Stores(Ranks):
+    idea = "the products store on every device"
+
+    @staticmethod
+    def name_for(count):
+        return f"{count} devices, stores"
+
+    def step(self):
+        self.product(exchange="stores")
+
+
+class OneProcess(Ranks):
     idea = "NCCL's all-gather, one process for all devices"
 
     @staticmethod
@@ -144,19 +149,13 @@ class OneProcess(Shards):
         return f"{count} devices, NCCL"
 
     def __init__(self, problem, devices, a, b):
-        super().__init__(problem, devices, a, b)
-        options = {"max_ctas": problem.ctas, "zero_ctas": problem.copy_engines}
-        self.ranks = nccl.communicators(devices, **options)
+        super().__init__(problem, devices, a, b, max_ctas=problem.ctas, zero_ctas=problem.copy_engines)
         self.scratch = gather_memory(problem, self.ranks)
 
     def step(self):
-        parallel.column_product(
-            self.streams, self.ranks, self.a, self.b, self.c, columns=self.problem.widths,
-            blocks=self.problem.blocks, variant=self.problem.variant, exchange="all_gather", scratch=self.scratch,
-        )  # fmt: skip
+        self.product(exchange="all_gather", blocks=self.problem.blocks, scratch=self.scratch)
 
     def close(self):
         self.finish()
         self.scratch = None
-        for rank in self.ranks:
-            rank.close()
+        super().close()

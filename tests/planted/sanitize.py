@@ -29,6 +29,7 @@ from . import CASES, Case, seen_by_sim
 from .verdicts import Verdict, by_case, read
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+CHECKOUT = Path(__file__).resolve().parents[2]
 # option to value; options that `compute-sanitizer --help` does not list are omitted
 OPTIONS = {"print-limit": "20", "show-backtrace": "no", "launch-timeout": "60", "max-connections": "64"}
 OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
@@ -85,7 +86,10 @@ def main() -> int:
         said: dict[str, str] = {}
         while left := [case.name for case in cases if case.name not in said]:
             limit = max(options.budget - (time.monotonic() - begun), 60.0)
-            more = by_case(under(tool, left, "right", limit, {})[0])
+            output, stopped, _ = under(tool, left, "right", limit, {})
+            more = by_case(output)
+            if stopped and more:
+                more.popitem()  # the last case has not ended
             if not more:
                 break
             said |= more
@@ -163,6 +167,7 @@ def _verdict(output: str, stopped: bool, seconds: float | None) -> dict[str, Any
     verdict: Verdict = read(output)
     finding = verdict.finding or ("hang" if stopped else "")
     said = [line for line in output.splitlines() if line and not line.startswith("=========")]
+    said = [line.replace(f"{CHECKOUT}/", "") for line in said]
     return {
         "finding": finding,
         "places": list(verdict.places),

@@ -226,6 +226,7 @@ def test_a_barrier_per_branch(wrong):
     report = report_of(wrong, "own_barriers", 1, 64, x.copy())
     assert report.kind == "divergent barrier"
     assert "undefined in CUDA C++, but defined in PTX" in report.detail
+    assert report.notes == ["checks= without 'syncthreads' does not report it"]
     lines = {line_of("x[t] = 5; __sync"), line_of("x[t] = 6; __sync")}
     assert {report.line, report.others[0].places[0].line} == lines
     wrong.launch("own_barriers", 1, 64, x, checks=CHECKS - {"syncthreads"})

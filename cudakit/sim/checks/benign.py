@@ -58,6 +58,17 @@ def races(
     return _at(events, layout.event(words), equal, lambda site: _alike(site, access.site))
 
 
+def reported(wrong: Array, harmless: Array | None, values: Array | None) -> tuple[Array, str | None]:
+    """The races to report among ``wrong``: those that are not in ``harmless``; if all are, all, and the reason why they
+    are benign. ``values``: those of a store."""
+    if harmless is None:
+        return wrong, None
+    real = wrong & ~harmless
+    if real.any():
+        return real, None
+    return wrong, SAME if values is not None else CONFIRMED
+
+
 def _at(events: Events, numbers: Array, wrong: Array, holds: Callable[[Site], bool]) -> Array:
     """A mask of the races ``wrong`` with accesses, at the events ``numbers``, for whose sites a condition holds."""
     cells = np.nonzero(wrong)

@@ -243,13 +243,12 @@ class GlobalChecks:
             self._drop_ordered(piece, count, shadow, order, wide, wrong, reads)
             if not wrong.any():
                 continue
-            if harmless is not None and (real := wrong & ~harmless).any():
-                wrong, harmless = real, None
-            culprits = WrongLanes.where(f, access, piece, wrong.any(axis=1) if count > 1 else wrong)
+            wrong, why = benign.reported(wrong, harmless, values)
+            lanes: Array = np.logical_or.reduce(wrong, axis=1) if count > 1 else wrong
+            culprits = WrongLanes.where(f, access, piece, lanes)
             first = culprits.first
             word = wide[first] if count == 1 else wide[first][wrong[first]][0]
             block, thread = int(layout.owner(word)), int(layout.thread(word))
-            why = None if harmless is None else benign.SAME if values is not None else benign.CONFIRMED
             self._report(culprits, int(layout.event(word)), block, thread if layout.inner else None, why=why)
 
     def _drop_ordered(

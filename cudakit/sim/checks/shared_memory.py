@@ -286,14 +286,12 @@ class SharedChecks:
                 wrong &= ~harmless
             if not wrong.any():
                 continue
-            if harmless is not None and (real := wrong & ~harmless).any():
-                wrong, harmless = real, None
+            wrong, why = benign.reported(wrong, harmless, values)
             lanes: Array = wrong if wrong.ndim == 1 else np.logical_or.reduce(wrong, axis=1)
             culprits = WrongLanes.where(f, access, piece, lanes)
             first = culprits.first
             word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
             site = self.events.site(int(LANES.event(word)))
-            why = None if harmless is None else benign.SAME if values is not None else benign.CONFIRMED
             self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT, why=why)
 
     def _unordered(self, words: Array, piece: Piece, access: MemoryAccess, were_reads: bool) -> Array | None:

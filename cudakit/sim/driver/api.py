@@ -35,10 +35,11 @@ from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
-# "barrier" (divergent barriers), "syncthreads" (warps of a block at different barriers), "warp" (inactive lanes in warp
-# operations), "race" and "init" check kernels. "streams" checks host code: pinned memory changed in flight, races
-# between streams, and frees that do not wait for work (see `order`). "leaks" reports live objects when a context ends.
-# Out-of-bounds, misaligned and use-after-free accesses and double frees are always reported.
+# "barrier" (lanes of a warp apart at barriers), "syncthreads" (warps of a block apart at __syncthreads()), "warp"
+# (inactive lanes in warp operations), "race" and "init" check kernels. "streams" checks host code: pinned memory
+# changed in flight, races between streams, and frees that do not wait for work (see `order`). "leaks" reports live
+# objects when a context ends. Out-of-bounds, misaligned and use-after-free accesses and double frees are always
+# reported.
 DEFAULT_CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init", "streams", "leaks"})
 # "benign" includes "race", and also reports races that cannot change a result
 ALL_CHECKS = DEFAULT_CHECKS | {"benign"}

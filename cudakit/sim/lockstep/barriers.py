@@ -22,7 +22,7 @@ _OF_A_BLOCK = (
     f"warps of one block wait at different barriers; {_SAME}. This is undefined in CUDA C++, but defined in PTX: the "
     "barriers have the same number, so the warps meet"
 )
-_DEFINED_IN_PTX = "checks= without 'branches' does not report it"
+_DEFINED_IN_PTX = "checks= without 'syncthreads' does not report it"
 
 
 class BarrierState:

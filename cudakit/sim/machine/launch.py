@@ -68,10 +68,11 @@ def launch(
 ) -> Counters:
     """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
-    ``checks`` may contain "barrier" (divergent barriers), "syncthreads" (warps of a block at different ones), "warp"
-    (member masks with inactive lanes), "race" (data races in shared and global memory, cp.async results used before the
-    wait), "benign" with "race" (also benign races) and "init" (uninitialised reads; of device memory only if the
-    address space tracks it). Bounds, alignment and freed memory are always checked.
+    ``checks`` may contain "barrier" (lanes of a warp at different barriers), "syncthreads" (warps of a block at
+    different __syncthreads() of the source), "warp" (member masks with inactive lanes), "race" (data races in shared
+    and global memory, cp.async results used before the wait), "benign" with "race" (also benign races) and "init"
+    (uninitialised reads; of device memory only if the address space tracks it). Bounds, alignment and freed memory are
+    always checked.
     ``counters=False`` does not count memory traffic. ``stack_limit`` is the local memory of a thread whose calls
     recurse, in bytes. ``heap`` serves malloc. ``prints`` records which bytes of some allocations are read and written;
     it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
