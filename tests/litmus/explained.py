@@ -1,0 +1,5 @@
+from .program import Variant
+
+
+def reason(variant: Variant) -> str:
+    return ""
