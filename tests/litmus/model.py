@@ -112,7 +112,7 @@ def _guards_hold(
 
 
 class _Static:
-    """What is equal in all executions with the same events."""
+    """The relations that all executions of the same events share."""
 
     def __init__(self, variant: Variant, events: Sequence[Event]) -> None:
         self.events = events
@@ -185,6 +185,16 @@ def _barriers(own: Sequence[Event], places: Sequence[Place], variant: Variant) -
         key = (which, phase)
         if not waiting and not name.endswith(".relaxed"):
             arrivals.setdefault(key, []).append(e.number)
+        elif not waiting:
+            # a relaxed arrival publishes what precedes a fence before it
+            arrivals.setdefault(key, []).extend(
+                fence.number
+                for fence in own
+                if fence.thread == e.thread
+                and fence.number < e.number
+                and fence.what.opcode == "fence"
+                and fence.what.scope != "cta"
+            )
         if waiting or name in ("bar.sync", "bar.warp.sync"):
             waits.setdefault(key, []).append(e.number)
     thread = {e.number: e.thread for e in own}

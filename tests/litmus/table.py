@@ -20,7 +20,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     for variant, seen in seen_by_sim(catalogue()):
         found = verdict(variant, seen)
         verdicts[found] += 1
-        why = "" if found == AGREES else f": {reason(variant)}"
+        why = "" if found == AGREES else f": {reason(variant, found)}"
         cells = [
             variant.text.replace("|", "\\|"),
             variant.placement + (f", {variant.shared} shared" if variant.shared else ""),

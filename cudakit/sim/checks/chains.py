@@ -43,6 +43,10 @@ class Chains:
         .release."""
         return release or bool(self.fences) or bool(self._count)
 
+    def places(self) -> list[int]:
+        """The locations with a release that are numbers."""
+        return [key for key in self._count if isinstance(key, int)]
+
     def fence(self, parties: Array, event: int) -> None:
         self.fences.update(dict.fromkeys(parties.tolist(), event))
 
@@ -51,7 +55,7 @@ class Chains:
         if len(places) > _MANY:
             wanted = np.zeros(len(places), np.bool_)
             if reads and self._count:
-                wanted |= np.isin(places, [key for key in self._count if isinstance(key, int)])
+                wanted |= np.isin(places, self.places())
             if writes and (release or self.fences):
                 wanted |= True if release else np.isin(parties, list(self.fences))
             parties, places = parties[wanted], places[wanted]

@@ -23,7 +23,7 @@ from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.releases import GridChains
 from cudakit.sim.checks.shadow import STRONG, Table, grid_layout
-from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess, scope_of
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
@@ -61,6 +61,8 @@ class GlobalChecks:
         self.shadows: dict[Allocation, _Shadow | None] = {}
         self.bytes = 0
         self.chains = GridChains()
+        # whether strong accesses have a scope that may leave out other blocks
+        self.narrow = False
 
     def _shadow(self, allocation: Allocation) -> _Shadow | None:
         undefined = None
@@ -94,6 +96,7 @@ class GlobalChecks:
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is None:
             return
+        self.narrow |= access.strong and access.scope < DEVICE
         count = access.size >> self.shift
         writes = shadow.writes
         if shadow.undefined is not None:
@@ -128,6 +131,7 @@ class GlobalChecks:
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
         if shadow is None:
             return
+        self.narrow |= access.strong and access.scope < DEVICE
         count = access.size >> self.shift
         if shadow.writes is None:
             self.bytes += 8 * (len(allocation.store) >> self.shift)
@@ -231,7 +235,10 @@ class GlobalChecks:
                 continue
             wrong &= (apart & layout.who != 0) | (wide >= floor)
             if access.strong:
-                wrong &= wide & STRONG == 0
+                weak = wide & STRONG == 0
+                if self.narrow:
+                    weak = weak | self._out_of_scope(access, piece, order, np.broadcast_to(wide, wrong.shape), wrong)
+                wrong &= weak
             if not wrong.any():
                 continue
             wide = np.broadcast_to(wide, wrong.shape)
@@ -250,6 +257,31 @@ class GlobalChecks:
             word = wide[first] if count == 1 else wide[first][wrong[first]][0]
             block, thread = int(layout.owner(word)), int(layout.thread(word))
             self._report(culprits, int(layout.event(word)), block, thread if layout.inner else None, why=why)
+
+    def _out_of_scope(self, access: MemoryAccess, piece: Piece, order: BatchOrder, words: Array, wrong: Array) -> Array:
+        """A mask of the strong accesses ``words``, among ``wrong``, that are not morally strong with a strong access:
+        the scope of one leaves out the block of the other."""
+        cells = np.nonzero(wrong & (words & STRONG != 0))
+        found = np.zeros(wrong.shape, np.bool_)
+        if len(cells[0]):
+            blocks = self.layout.owner(words[cells])
+            mine = piece.lanes.block.take(cells[0]) + order.first_block
+            scopes = self._scopes(self.layout.event(words[cells]))
+            found[cells] = np.minimum(scopes, access.scope) < self._needed(mine, blocks, order)
+        return found
+
+    def _scopes(self, numbers: Array) -> Array:
+        """The scopes of the accesses at these events."""
+        kinds, which = np.unique(numbers, return_inverse=True)
+        return np.array([scope_of(self.events.site(one).instruction) for one in kinds.tolist()])[which]
+
+    @staticmethod
+    def _needed(mine: Array, other: Array, order: BatchOrder) -> Array:
+        """The scope that includes two blocks of the grid."""
+        size = order.cluster_size
+        near = mine // size == other // size if size > 1 else mine == other
+        found: Array = np.where(mine == other, BLOCK, np.where(near, CLUSTER, DEVICE))
+        return found
 
     def _drop_ordered(
         self,
@@ -309,6 +341,10 @@ class GlobalChecks:
             mine = lanes // order.threads + order.first_block
             # lanes of one instruction take effect in their order, which is that of the words
             good = (words & STRONG != 0) & (layout.owner(words) == mine) & (words > found)
+            if self.narrow:
+                some = np.flatnonzero(good)
+                scopes = np.minimum(self._scopes(layout.event(words[some])), self._scopes(layout.event(found[some])))
+                good[some] = scopes >= self._needed(mine[some], layout.owner(found[some]), order)
             if layout.inner:
                 some = np.flatnonzero(good)
                 theirs = (mine[some] - order.first_block) * order.threads + layout.thread(words[some])

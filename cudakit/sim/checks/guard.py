@@ -29,13 +29,15 @@ from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shared_memory import SharedChecks
 from cudakit.sim.checks.shared_values import SharedValues
 from cudakit.sim.checks.watches import StoreWatch
-from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import KernelRun
 
 CHECKS = frozenset({"race", "init"})
+# the bits of a place in global memory; the cluster is above them
+_CLUSTER_SHIFT = 46
 
 
 class LaunchGuard:
@@ -63,6 +65,10 @@ class Guard:
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.order = BatchOrder(batch)
         self.fences = BlockFences(self.order)
+        # fences whose scope is at least the cluster
+        self.cluster_fences = BlockFences(self.order) if run.cluster_size > 1 else None
+        # clusters in which an arrival at the current barrier publishes accesses
+        self.published = np.zeros(batch.geometry.blocks // run.cluster_size, np.bool_)
         self.shared: SharedChecks | None = None
         if batch.shared is not None:
             self.shared = SharedChecks(
@@ -193,22 +199,31 @@ class Guard:
         """Note the release or acquire of a strong access."""
         if not self.race:
             return
-        lanes, chains = piece.lanes, self.order.chains
+        lanes = piece.lanes
         ways = {"reads": reads, "writes": writes, "release": writes and access.releases}
-        near = chains.awake(access.releases)
-        if piece.home is self.batch.shared:
-            if near:
-                # negative, so that it differs from any global address
-                places = -1 - positions(piece.index, lanes.count) * access.size
-                chains.strong(event, lanes.warp, places, **ways)
+        near = self.order.chains.awake(access.releases)
+        wide, shared, blocks = self.memory.chains, piece.home is self.batch.shared, self.cluster_fences
+        far = self.memory.grid and access.scope == DEVICE and not shared and wide.awake(self.fences, access.releases)
+        clustered = blocks is not None and access.scope >= CLUSTER and wide.awake(blocks, access.releases)
+        if not (near or far or clustered):
             return
-        far = self.memory.grid and self.memory.chains.awake(self.fences, access.releases)
-        if near or far:
+        if shared:
+            # negative, so that it differs from any global address
+            places = -1 - positions(piece.index, lanes.count) * access.size
+        else:
             places = places_of(access, piece)
-            if near:
-                chains.strong(event, lanes.warp, places, **ways)
-            if far:
-                self.memory.chains.strong(self.fences, event, lanes.lanes, places, **ways)
+        if near:
+            self.order.strong(event, lanes, places, **ways)
+        if far:
+            wide.strong(self.fences, event, lanes.lanes, places, **ways)
+        if blocks is not None and clustered:
+            if shared:
+                places = places - self.batch.first_block * piece.home.stride
+            else:
+                # within a cluster, a smaller scope is enough
+                cluster = (lanes.block + self.batch.first_block) // self.batch.run.cluster_size
+                places = places + ((cluster.astype(np.int64) + 1) << _CLUSTER_SHIFT)
+            wide.strong(blocks, event, lanes.lanes, places, **ways)
 
     # ---- cp.async ----
 
@@ -226,14 +241,19 @@ class Guard:
 
     # ---- synchronisation ----
 
-    def fence(self, f: Fragment, wide: bool) -> None:
-        """Note a fence; ``wide``: its scope is larger than the block."""
+    def fence(self, f: Fragment, scope: int) -> None:
+        """Note a fence; ``scope``: BLOCK, CLUSTER or DEVICE."""
         if not self.race:
             return
         event = self.events.tick()
-        self.order.chains.fence(f.lanes.warps, event)
-        if wide and self.memory.grid:
-            self.fences.fence(f.lanes.lanes, np.flatnonzero(f.lanes.block_counts), event)
+        self.order.fence(f.lanes, event)
+        if scope == BLOCK or not self.memory.grid:
+            return
+        blocks = np.flatnonzero(f.lanes.block_counts)
+        if scope == DEVICE:
+            self.fences.fence(f.lanes.lanes, blocks, event)
+        if self.cluster_fences is not None:
+            self.cluster_fences.fence(f.lanes.lanes, blocks, event)
 
     def warp_sync(self, lanes: LaneSet) -> None:
         """Note a bar.warp.sync by these lanes."""
@@ -247,12 +267,32 @@ class Guard:
         """Note that all threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
         self.order.passed(blocks, self.events.last())
         self.fences.barrier(blocks)
+        if self.cluster_fences is not None:
+            self.cluster_fences.barrier(blocks)
         if self.shared is not None:
             self.shared.passed(blocks is None)
 
+    def cluster_arrive(self, lanes: LaneSet, relaxed: bool) -> None:
+        """Note that lanes arrive at the barrier of their cluster. A relaxed arrival publishes the lanes' accesses only
+        after a fence since the last barrier."""
+        size, fences = self.batch.run.cluster_size, self.cluster_fences
+        if relaxed:
+            fenced = np.zeros(lanes.count, np.bool_)
+            if fences is not None and self.order.cluster_met is not None:
+                fenced = fences.event[lanes.lanes] > self.order.cluster_met[lanes.block // size]
+            self.published[lanes.block[fenced] // size] = True
+        else:
+            self.published[lanes.block // size] = True
+
     def cluster_barrier(self, clusters: Array) -> None:
-        """Record that all threads of the clusters in a mask have arrived at their barrier."""
+        """Record that all threads of the clusters in a mask have arrived at their barrier. It orders no accesses if all
+        arrivals were relaxed."""
         event = self.events.last()
+        self.order.met_cluster(clusters, event)
+        clusters = clusters & self.published
+        self.published &= ~clusters
+        if not clusters.any():
+            return
         self.order.passed_cluster(clusters, event)
         if self.shared is not None:
             self.shared.passed_cluster()

@@ -4,7 +4,8 @@ Two accesses by threads of one block are ordered by:
 
 - the program order of one thread;
 - a barrier of the whole block (``floor``);
-- within a warp, a bar.warp.sync that both threads have executed since;
+- within a warp, a bar.warp.sync that both threads have executed since, and chains of releases and acquires by lanes
+  that run apart;
 - between warps, barriers of part of a block, and chains of releases and acquires (chains.py).
 
 Blocks of a cluster are ordered by barrier.cluster too, and all blocks by the chains between blocks (releases.py).
@@ -34,12 +35,18 @@ class BatchOrder:
         self.floor = np.zeros(geometry.blocks, np.int64)
         self.cluster_size = cluster
         self.cluster_floor = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
+        # per cluster: its last barrier, even if that orders nothing
+        self.cluster_met = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
         # per lane: its last bar.warp.sync; per warp: the last one by all its lanes, as a word
         self.synced = np.zeros(geometry.lanes, np.int64)
         self.warp_low = np.zeros(geometry.warps, np.int64)
         # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
         self.voted = np.zeros(geometry.lanes, np.int64)
+        # between warps, and between the lanes of one warp
         self.chains = Chains()
+        self.lane_chains = Chains()
+        # per lane: its last fence
+        self.fenced = np.zeros(geometry.lanes, np.int64)
         # for each warp and each warp of its block: the second warp's latest event known to happen before now
         self.known = np.zeros((geometry.warps, geometry.warps_per_block), np.int64)
 
@@ -48,6 +55,11 @@ class BatchOrder:
     def passed(self, blocks: Array | None, event: int) -> None:
         """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
         self.floor[slice(None) if blocks is None else blocks] = event
+
+    def met_cluster(self, clusters: Array, event: int) -> None:
+        """Note a barrier of these clusters, which may order nothing."""
+        if self.cluster_met is not None:
+            self.cluster_met[clusters] = event
 
     def passed_cluster(self, clusters: Array, event: int) -> None:
         """Note that all threads of these clusters have arrived at their barrier."""
@@ -62,6 +74,22 @@ class BatchOrder:
         self.synced[lanes.lanes] = event
         if lanes.complete:
             self.warp_low[lanes.warps] = (event + 1) << LANES.shift
+
+    def strong(self, event: int, lanes: LaneSet, places: Array, *, reads: bool, writes: bool, release: bool) -> None:
+        """Note a strong access: one location per lane, in the order in which the lanes take effect."""
+        self.chains.strong(event, lanes.warp, places, reads=reads, writes=writes, release=release)
+        ids = lanes.lanes
+        if reads and (known := self.lane_chains.places()):
+            for k in np.flatnonzero(np.isin(places, known)).tolist():
+                self.lane_chains.acquire(event, int(ids[k]), int(places[k]))
+        if writes and not lanes.complete:
+            for k in np.flatnonzero(release | (self.fenced[ids] > 0)).tolist():
+                published = event if release else int(self.fenced[ids[k]])
+                self.lane_chains.release(int(ids[k]), int(places[k]), published)
+
+    def fence(self, lanes: LaneSet, event: int) -> None:
+        self.chains.fence(lanes.warps, event)
+        self.fenced[lanes.lanes] = event
 
     def arrived(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
@@ -83,6 +111,9 @@ class BatchOrder:
         one, another = warps[mine], warps[theirs]
         met = np.maximum(self.synced, self.voted) if were_reads else self.synced
         found |= (one == another) & (met[mine] >= since) & (met[theirs] >= since)
+        near = np.flatnonzero(~found & (one == another))
+        if len(near):
+            found[near] = self.lane_chains.all_ordered(theirs[near], since[near], mine[near])
         rest = np.flatnonzero(~found & (one != another))
         if len(rest):
             found[rest] = self._chained(another[rest], since[rest], one[rest])

@@ -118,10 +118,10 @@ class SharedChecks:
         """Report accesses to another block's shared memory that may happen after that block has exited, which frees the
         memory."""
         order = self.order
-        if order.cluster_floor is None:
+        if order.cluster_met is None:
             return
         gone = (f.lanes.block_counts > 0) & (self.batch.live_blocks == 0)
-        floors = np.repeat(order.cluster_floor, order.cluster_size)
+        floors = np.repeat(order.cluster_met, order.cluster_size)
         threads, before = self.batch.geometry.threads, self.batch.first_block
         for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
             event, lane = int(self.far_event[block]), int(self.far_lane[block])

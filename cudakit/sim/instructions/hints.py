@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.access import MemoryAccess, scope_of
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL
@@ -75,15 +75,16 @@ def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
 
 def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """Fences do nothing, since simulated memory is always consistent. Only the race checks use them."""
-    # proxy fences and restricted fences are not wide
-    wide = not {"cta", "proxy"} & {*instruction.modifiers}
-    return [] if "proxy" in instruction.modifiers else [f"{c.bind(_fence(wide))}(f)"]
+    # a fence that only acquires publishes nothing
+    if {"proxy", "acquire"} & {*instruction.modifiers}:
+        return []
+    return [f"{c.bind(_fence(scope_of(instruction)))}(f)"]
 
 
-def _fence(wide: bool) -> Callable[[Fragment], None]:
+def _fence(scope: int) -> Callable[[Fragment], None]:
     def fence(f: Fragment) -> None:
         if f.batch.guard is not None:
-            f.batch.guard.fence(f, wide)
+            f.batch.guard.fence(f, scope)
 
     return fence
 

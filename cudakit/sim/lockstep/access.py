@@ -12,24 +12,36 @@ from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, choose
 from cudakit.sim.lockstep.locate import AddressResolver
 from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import row_of
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
+# the scopes of strong accesses and fences: the threads of a block, of a cluster, or of the whole device and system
+BLOCK, CLUSTER, DEVICE = range(3)
+
+
+def scope_of(instruction: Instruction) -> int:
+    """The scope of a strong access or a fence: BLOCK, CLUSTER or DEVICE."""
+    if "cta" in instruction.modifiers:
+        return BLOCK
+    return CLUSTER if "cluster" in instruction.modifiers else DEVICE
 
 
 class MemoryAccess(AddressResolver):
     """One access instruction.
 
-    ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race. ``releases``:
-    it publishes earlier accesses without a fence. ``unused`` are the elements whose values are never read, such as the
-    padding of a structure, ``copied`` those whose values are only stored again."""
+    ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race if the
+    ``scope`` of each includes the other's thread. ``releases``: it publishes earlier accesses without a fence.
+    ``unused`` are the elements whose values are never read, such as the padding of a structure, ``copied`` those whose
+    values are only stored again."""
 
-    __slots__ = ("copied", "releases", "strong", "unused")
+    __slots__ = ("copied", "releases", "scope", "strong", "unused")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         super().__init__(site, space, offset, width, count)
         instruction = site.instruction
         self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
+        self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
         self.unused: tuple[int, ...] = ()
         self.copied: tuple[int, ...] = ()

@@ -162,6 +162,8 @@ class ClusterBarrier:
             self.places[path] = len(self.instructions)
             self.instructions.append(call.instruction)
         self.place[ids] = self.places[path]
+        if self.batch.guard is not None:
+            self.batch.guard.cluster_arrive(f.lanes, "relaxed" in call.instruction.modifiers)
         if call.aligned and "barrier" in self.batch.run.checks:
             self.check_alignment(f, call)
         self.release()

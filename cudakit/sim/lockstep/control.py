@@ -351,6 +351,9 @@ class LaneScheduler:
             if not deferred[path]:
                 del deferred[path]
             f.released = True
+            if self.batch.guard is not None:
+                # before any of them continues
+                self.batch.guard.warp_sync(f.lanes)
         for f in going:
             self.queue.add(f)
         return bool(going)

@@ -28,8 +28,8 @@ class AccessObserver(Protocol):
     def land(self, ids: Array, index: Array, access: Any) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
 
-    def fence(self, f: Any, wide: bool) -> None:
-        """A fence; ``wide``: its scope is larger than the block."""
+    def fence(self, f: Any, scope: int) -> None:
+        """A fence; ``scope``: BLOCK, CLUSTER or DEVICE (access.py)."""
 
     def warp_sync(self, lanes: LaneSet) -> None:
         """bar.warp.sync."""
@@ -39,6 +39,9 @@ class AccessObserver(Protocol):
 
     def barrier(self, blocks: Array | None) -> None:
         """All threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
+
+    def cluster_arrive(self, lanes: LaneSet, relaxed: bool) -> None:
+        """Lanes arrive at the barrier of their cluster; ``relaxed``: the arrival orders no accesses."""
 
     def cluster_barrier(self, clusters: Array) -> None:
         """All threads of these clusters of the batch (a mask) have arrived at their barrier."""
