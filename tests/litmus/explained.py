@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .model import judge
 from .program import Variant
 from .verdicts import FALSE, NOT_REACHED
 
-ACQUIRE = "every strong read counts as an acquire: many kernels have no fence after the read of a flag"
 FENCE = "a fence also counts for flags that other threads of the block set after a barrier"
 SEQUENCE = "a store of another thread does not end a release sequence"
 VOLATILE = "reported on purpose: volatile does not order accesses of different threads"
@@ -21,9 +17,6 @@ def reason(variant: Variant, verdict: str) -> str:
         return SCHEDULE
     if verdict == FALSE:
         return VOLATILE if "volatile" in variant.text and variant.placement == "lanes" else ""
-    text = variant.text.replace("ld.relaxed", "ld.acquire").replace("atom.relaxed", "atom.acquire")
-    if not judge(replace(variant, text=text)).race:
-        return ACQUIRE
     if variant.shape == "release sequence":
         return SEQUENCE
     fenced = any("fence" in thread or "membar" in thread for thread in variant.text.split("|"))

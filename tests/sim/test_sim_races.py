@@ -135,6 +135,7 @@ __global__ void raised(const int* x, int* y, int good) {
   } else {
     while (!ready) {
     }
+    __threadfence_block();
     y[t % 32] = s[63 - t];  // TWO
   }
 }
@@ -332,6 +333,7 @@ __global__ void last_block(const int* x, int* part, int* count, int* y, int good
     part[blockIdx.x] = x[blockIdx.x];  // ONE
     if (good) __threadfence();
     last = atomicAdd(count, 1) == gridDim.x - 1;
+    __threadfence();
   }
   __syncthreads();
   if (last) {

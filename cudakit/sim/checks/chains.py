@@ -2,8 +2,8 @@
 
 The parties are warps of a batch (for shared memory) or blocks of a grid (for global memory). A party releases at a
 location by a strong write (an atomic, for example) after a fence, or by a write with .release: this publishes all its
-accesses up to the fence. A party acquires by a later strong read of the location; a fence after that read is not
-required. A fence counts for the whole party, whichever of its threads executed it.
+accesses up to the fence. A party acquires by a later strong read of the location with .acquire, or one that a fence
+follows. A fence counts for the whole party, whichever of its threads executed it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Chains:
         self._released: dict[int, dict[Key, tuple[list[int], list[int]]]] = {}
         # per party: how many releases of each location it has acquired
         self._acquired: dict[int, dict[Key, int]] = {}
+        # per party and location: the releases seen by strong reads that no fence has followed yet
+        self._pending: dict[int, dict[Key, int]] = {}
         # per location: (releases seen, party, event)
         self._readers: dict[Key, list[tuple[int, int, int]]] = {}
 
@@ -50,7 +52,31 @@ class Chains:
     def fence(self, parties: Array, event: int) -> None:
         self.fences.update(dict.fromkeys(parties.tolist(), event))
 
-    def strong(self, event: int, parties: Array, places: Array, *, reads: bool, writes: bool, release: bool) -> None:
+    def settle(self, parties: Array, event: int) -> None:
+        """Note a fence by these parties: their earlier strong reads acquire."""
+        if self._pending:
+            for party in self._pending.keys() & set(parties.tolist()):
+                for place, seen in self._pending.pop(party).items():
+                    self._acquired_at(event, party, place, seen)
+
+    def read(self, event: int, party: int, place: Key, acquires: bool) -> None:
+        """Note a strong read, which acquires at once or once a fence follows."""
+        if acquires:
+            self.acquire(event, party, place)
+        elif seen := self._count.get(place, 0):
+            self._pending.setdefault(party, {})[place] = seen
+
+    def strong(
+        self,
+        event: int,
+        parties: Array,
+        places: Array,
+        *,
+        reads: bool,
+        writes: bool,
+        release: bool,
+        acquires: bool,
+    ) -> None:
         """Note a strong access: one party and one location per lane, in the order in which the lanes take effect."""
         if len(places) > _MANY:
             wanted = np.zeros(len(places), np.bool_)
@@ -61,7 +87,7 @@ class Chains:
             parties, places = parties[wanted], places[wanted]
         for party, place in zip(parties.tolist(), places.tolist(), strict=True):
             if reads:
-                self.acquire(event, party, place)
+                self.read(event, party, place, acquires)
             if writes:
                 published = event if release else self.fences.get(party)
                 if published is not None:
@@ -83,8 +109,10 @@ class Chains:
 
     def acquire(self, event: int, party: int, place: Key) -> None:
         seen = self._count.get(place, 0)
-        if not seen:
-            return
+        if seen:
+            self._acquired_at(event, party, place, seen)
+
+    def _acquired_at(self, event: int, party: int, place: Key, seen: int) -> None:
         mine = self._acquired.setdefault(party, {})
         if mine.get(place, 0) < seen:
             mine[place] = seen

@@ -200,7 +200,7 @@ class Guard:
         if not self.race:
             return
         lanes = piece.lanes
-        ways = {"reads": reads, "writes": writes, "release": writes and access.releases}
+        ways = {"reads": reads, "writes": writes, "release": writes and access.releases, "acquires": access.acquires}
         near = self.order.chains.awake(access.releases)
         wide, shared, blocks = self.memory.chains, piece.home is self.batch.shared, self.cluster_fences
         far = self.memory.grid and access.scope == DEVICE and not shared and wide.awake(self.fences, access.releases)
@@ -241,19 +241,21 @@ class Guard:
 
     # ---- synchronisation ----
 
-    def fence(self, f: Fragment, scope: int) -> None:
+    def fence(self, f: Fragment, scope: int, *, releases: bool, acquires: bool) -> None:
         """Note a fence; ``scope``: BLOCK, CLUSTER or DEVICE."""
         if not self.race:
             return
         event = self.events.tick()
-        self.order.fence(f.lanes, event)
+        self.order.fence(f.lanes, event, releases=releases, acquires=acquires)
         if scope == BLOCK or not self.memory.grid:
             return
         blocks = np.flatnonzero(f.lanes.block_counts)
-        if scope == DEVICE:
-            self.fences.fence(f.lanes.lanes, blocks, event)
-        if self.cluster_fences is not None:
-            self.cluster_fences.fence(f.lanes.lanes, blocks, event)
+        for fences in (self.fences if scope == DEVICE else None, self.cluster_fences):
+            if fences is not None:
+                if acquires:
+                    self.memory.chains.fence(fences, event, f.lanes.lanes)
+                if releases:
+                    fences.fence(f.lanes.lanes, blocks, event)
 
     def warp_sync(self, lanes: LaneSet) -> None:
         """Note a bar.warp.sync by these lanes."""

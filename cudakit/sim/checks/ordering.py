@@ -75,21 +75,27 @@ class BatchOrder:
         if lanes.complete:
             self.warp_low[lanes.warps] = (event + 1) << LANES.shift
 
-    def strong(self, event: int, lanes: LaneSet, places: Array, *, reads: bool, writes: bool, release: bool) -> None:
+    def strong(
+        self, event: int, lanes: LaneSet, places: Array, *, reads: bool, writes: bool, release: bool, acquires: bool
+    ) -> None:
         """Note a strong access: one location per lane, in the order in which the lanes take effect."""
-        self.chains.strong(event, lanes.warp, places, reads=reads, writes=writes, release=release)
+        self.chains.strong(event, lanes.warp, places, reads=reads, writes=writes, release=release, acquires=acquires)
         ids = lanes.lanes
         if reads and (known := self.lane_chains.places()):
             for k in np.flatnonzero(np.isin(places, known)).tolist():
-                self.lane_chains.acquire(event, int(ids[k]), int(places[k]))
+                self.lane_chains.read(event, int(ids[k]), int(places[k]), acquires)
         if writes and not lanes.complete:
             for k in np.flatnonzero(release | (self.fenced[ids] > 0)).tolist():
                 published = event if release else int(self.fenced[ids[k]])
                 self.lane_chains.release(int(ids[k]), int(places[k]), published)
 
-    def fence(self, lanes: LaneSet, event: int) -> None:
-        self.chains.fence(lanes.warps, event)
-        self.fenced[lanes.lanes] = event
+    def fence(self, lanes: LaneSet, event: int, *, releases: bool, acquires: bool) -> None:
+        if acquires:
+            self.chains.settle(lanes.warps, event)
+            self.lane_chains.settle(lanes.lanes, event)
+        if releases:
+            self.chains.fence(lanes.warps, event)
+            self.fenced[lanes.lanes] = event
 
     def arrived(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""

@@ -10,8 +10,9 @@ This publishes
   barrier orders before the write;
 - accesses of other blocks that the thread has acquired, if the same rules order the acquire before the write.
 
-Another thread acquires by a later strong read of the location; a fence after that read is not required. The acquire
-holds for the thread itself, and for another thread of its block after a barrier of both (ordering.py).
+Another thread acquires by a later strong read of the location with .acquire, or one that a fence follows: its own, or
+one of another thread of its block that the read happened before. The acquire holds for the thread itself, and for
+another thread of its block after a barrier of both (ordering.py).
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ class BlockFences:
         self.newest = np.zeros(blocks, np.int64)
         self.settled = np.zeros(blocks, np.int64)
         self.any = False
+        # per block, and per thread and location: the releases seen by a strong read, and the event of the read; a fence
+        # turns it into an acquire
+        self.pending: dict[int, dict[tuple[int, Key], tuple[int, int]]] = {}
 
     def fence(self, lanes: Array, blocks: Array, event: int) -> None:
         order = self.order
@@ -145,7 +149,16 @@ class GridChains:
         return release or fences.any or bool(self._count)
 
     def strong(
-        self, fences: BlockFences, event: int, lanes: Array, places: Array, *, reads: bool, writes: bool, release: bool
+        self,
+        fences: BlockFences,
+        event: int,
+        lanes: Array,
+        places: Array,
+        *,
+        reads: bool,
+        writes: bool,
+        release: bool,
+        acquires: bool,
     ) -> None:
         """Note a strong access by lanes of a batch: one location per lane, in the order in which they take effect."""
         order = fences.order
@@ -158,8 +171,11 @@ class GridChains:
             lanes, places, able = lanes[wanted], places[wanted], able[wanted]
         for lane, place, may in zip(lanes.tolist(), places.tolist(), able.tolist(), strict=True):
             one, thread = divmod(lane, order.threads)
-            if reads:
-                self._acquire(event, order.first_block + one, thread, place)
+            if reads and (seen := self._count.get(place, 0)):
+                if acquires:
+                    self._acquire(event, order.first_block + one, thread, place, seen)
+                else:
+                    fences.pending.setdefault(one, {})[thread, place] = (seen, event)
             if writes and may:
                 if release:
                     common, warp, own = int(order.floor[one]), int(order.synced[lane]), event
@@ -169,12 +185,24 @@ class GridChains:
                 common = max(common, int(fences.settled[one]))
                 self._release(order.first_block + one, place, common, _Release(0, lane, own, warp, fences))
 
+    def fence(self, fences: BlockFences, event: int, lanes: Array) -> None:
+        """Note a fence by lanes of a batch: strong reads that happened before it, by the lane itself or by another
+        thread of its block, acquire."""
+        order = fences.order
+        for one, found in fences.pending.items():
+            mine = lanes[lanes // order.threads == one]
+            for (thread, place), (seen, when) in found.items():
+                reader = one * order.threads + thread
+                after = order.ordered(mine, np.full(len(mine), reader), np.full(len(mine), when), True)
+                for lane in mine[after | (mine == reader)].tolist():
+                    self._acquire(event, order.first_block + one, lane % order.threads, place, seen)
+
     def meet(self, blocks: range, place: Key, event: int) -> None:
         """Note that all threads of some blocks have met at a barrier."""
         for block in blocks:
             self._release(block, place, event, None)
         for block in blocks:
-            self._acquire(event, block, ALL, place)
+            self._acquire(event, block, ALL, place, self._count[place])
 
     def _release(self, block: int, place: Key, common: int, made: _Release | None) -> None:
         mine = self._released.setdefault(block, {}).setdefault(place, _Releases())
@@ -192,10 +220,7 @@ class GridChains:
         if news:
             self._count[place] = number + 1
 
-    def _acquire(self, event: int, block: int, thread: int, place: Key) -> None:
-        seen = self._count.get(place, 0)
-        if not seen:
-            return
+    def _acquire(self, event: int, block: int, thread: int, place: Key, seen: int) -> None:
         known = self._seen.setdefault(place, {})
         if known.get((block, thread), 0) < seen:
             known[block, thread] = seen

@@ -75,16 +75,18 @@ def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
 
 def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """Fences do nothing, since simulated memory is always consistent. Only the race checks use them."""
-    # a fence that only acquires publishes nothing
-    if {"proxy", "acquire"} & {*instruction.modifiers}:
+    if "proxy" in instruction.modifiers:
         return []
-    return [f"{c.bind(_fence(scope_of(instruction)))}(f)"]
+    return [f"{c.bind(_fence(instruction))}(f)"]
 
 
-def _fence(scope: int) -> Callable[[Fragment], None]:
+def _fence(instruction: Instruction) -> Callable[[Fragment], None]:
+    scope = scope_of(instruction)
+    releases, acquires = "acquire" not in instruction.modifiers, "release" not in instruction.modifiers
+
     def fence(f: Fragment) -> None:
         if f.batch.guard is not None:
-            f.batch.guard.fence(f, scope)
+            f.batch.guard.fence(f, scope, releases=releases, acquires=acquires)
 
     return fence
 

@@ -32,10 +32,11 @@ class MemoryAccess(AddressResolver):
 
     ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race if the
     ``scope`` of each includes the other's thread. ``releases``: it publishes earlier accesses without a fence.
+    ``acquires``: accesses that follow it see what the write that it reads publishes, without a fence.
     ``unused`` are the elements whose values are never read, such as the padding of a structure, ``copied`` those whose
     values are only stored again."""
 
-    __slots__ = ("copied", "releases", "scope", "strong", "unused")
+    __slots__ = ("acquires", "copied", "releases", "scope", "strong", "unused")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         super().__init__(site, space, offset, width, count)
@@ -43,6 +44,8 @@ class MemoryAccess(AddressResolver):
         self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
         self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
+        # the read of a reduction is not part of an acquire pattern
+        self.acquires = not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers) and instruction.opcode != "red"
         self.unused: tuple[int, ...] = ()
         self.copied: tuple[int, ...] = ()
 

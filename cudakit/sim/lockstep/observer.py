@@ -28,7 +28,7 @@ class AccessObserver(Protocol):
     def land(self, ids: Array, index: Array, access: Any) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
 
-    def fence(self, f: Any, scope: int) -> None:
+    def fence(self, f: Any, scope: int, *, releases: bool, acquires: bool) -> None:
         """A fence; ``scope``: BLOCK, CLUSTER or DEVICE (access.py)."""
 
     def warp_sync(self, lanes: LaneSet) -> None:
