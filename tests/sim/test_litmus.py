@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -13,6 +14,7 @@ from litmus.model import judge
 from litmus.program import Variant
 from litmus.runner import WAYS, observe
 from litmus.verdicts import AGREES, FALSE, MISSED, NOT_REACHED, Seen, seen_by_sim, verdict
+from paths import ROOT
 
 import cudakit
 
@@ -145,3 +147,14 @@ def test_the_harness_counts_every_instance() -> None:
         for variant, counts in observe(device, variants, 100, ways):
             assert counts.total() >= 100 * len(ways)
             assert counts.keys() <= judge(variant).allowed
+
+
+def test_the_h200_showed_only_allowed_outcomes() -> None:
+    """The record has every test, with all of its instances."""
+    record = json.loads((ROOT / "profiles" / "h200" / "litmus.json").read_text(encoding="utf-8"))
+    least = record["about"]["instances"] * record["about"]["launches"]
+    assert set(record["tests"]) == {variant.name for variant in catalogue()}
+    for variant in catalogue():
+        observed = record["tests"][variant.name]
+        assert sum(observed.values()) >= least, variant.name
+        assert set(observed) <= {variant.outcome(values) for values in judge(variant).allowed}, variant.name
