@@ -333,7 +333,6 @@ __global__ void last_block(const int* x, int* part, int* count, int* y, int good
     part[blockIdx.x] = x[blockIdx.x];  // ONE
     if (good) __threadfence();
     last = atomicAdd(count, 1) == gridDim.x - 1;
-    __threadfence();
   }
   __syncthreads();
   if (last) {

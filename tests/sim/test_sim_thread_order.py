@@ -103,7 +103,6 @@ __global__ void last_resets(int* data, int* count, int* y, int good) {
     data[blockIdx.x] = blockIdx.x + 1;
     __threadfence();
     last = atomicAdd(count, 1) == gridDim.x - 1;  // BUG
-    __threadfence();
   }
   __syncthreads();
   if (last && t == (good == 2 ? 33 : 0)) {

@@ -27,6 +27,16 @@ def scope_of(instruction: Instruction) -> int:
     return CLUSTER if "cluster" in instruction.modifiers else DEVICE
 
 
+def _acquires(instruction: Instruction) -> bool:
+    if instruction.opcode == "red":
+        return False  # its read is not part of an acquire pattern
+    if not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers):
+        return True
+    # PTX makes atomicAdd() and its like relaxed. But in the programming guide's own last-block reduction no fence follows
+    # the atomic, and an H200 shows no stale value after one.
+    return instruction.opcode == "atom" and "relaxed" not in instruction.modifiers and "release" not in instruction.modifiers
+
+
 class MemoryAccess(AddressResolver):
     """One access instruction.
 
@@ -44,8 +54,7 @@ class MemoryAccess(AddressResolver):
         self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
         self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
-        # the read of a reduction is not part of an acquire pattern
-        self.acquires = not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers) and instruction.opcode != "red"
+        self.acquires = _acquires(instruction)
         self.unused: tuple[int, ...] = ()
         self.copied: tuple[int, ...] = ()
 
