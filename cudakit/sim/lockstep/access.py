@@ -32,8 +32,8 @@ def _acquires(instruction: Instruction) -> bool:
         return False  # its read is not part of an acquire pattern
     if not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers):
         return True
-    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic in the programming guide's own last-block
-    # reduction, and an H200 shows no stale value after one.
+    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic in the programming guide's own
+    # last-block reduction, and an H200 shows no stale value after one.
     return instruction.opcode == "atom" and {"relaxed", "release"}.isdisjoint(instruction.modifiers)
 
 
