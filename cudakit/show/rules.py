@@ -124,6 +124,11 @@ _RULES = (
         "See the condition in the message.",
     ),
     Rule(
+        "invalid function pointer",
+        "A kernel calls a pointer that is null, or not the address of a function with these parameters.",
+        "Set the pointer to a __device__ function of the same type, in device code of the same module.",
+    ),
+    Rule(
         "stack overflow",
         "A thread needs more stack than its limit.",
         'Recurse less deeply, or raise the limit: device.set_limit("STACK_SIZE", bytes).',

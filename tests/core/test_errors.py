@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 
 import pytest
@@ -95,14 +96,6 @@ UNSUPPORTED = {
         }""",
         r"does not execute 'cp\.async\.bulk.*\n  in the kernel .*\n  at bulk\.cu:2\n",
     ),
-    "pointers": (
-        """__device__ float a(float x) { return x; }
-        __device__ float b(float x) { return 2 * x; }
-        __device__ float (*t[2])(float) = {a, b};
-        __global__ void k(float* x, int i) { x[0] = t[i](x[0]); }""",
-        r"'t' holds the address of the function '_Z1af': function pointer tables, .* are not supported.*\n"
-        r"  in the kernel .*\n  at pointers\.cu:4\n",
-    ),
 }
 
 
@@ -113,19 +106,23 @@ def test_what_the_simulated_device_does_not_run_yet_is_named_with_its_line(name)
         module = device.compile(source=source + "\n__global__ void other() {}", name=f"{name}.cu")
         stream = device.default_stream
         module["other"].launch(stream, grid=1, block=1)
-        x = device.zeros(1, "float32")
         with pytest.raises(CudaError, match=text) as caught:
-            module["k"].launch(stream, grid=1, block=1, args=(x, 0) if name == "pointers" else ())
+            module["k"].launch(stream, grid=1, block=1)
         assert caught.value.hint.startswith("The simulated device does not support this yet: run it on a GPU")
         assert "architecture" not in str(caught.value)
 
 
-def test_a_variable_of_function_addresses_is_refused_by_the_simulated_device():
-    source = "__device__ int a() { return 1; } __device__ int (*t[1])() = {a}; __global__ void k() {}"
+def test_the_host_passes_the_address_of_a_function_from_a_variable_to_a_kernel():
+    source = """__device__ int a() { return 1; } __device__ int b() { return 2; }
+        __device__ int (*t[2])() = {a, b};
+        __global__ void k(int* out, int (*f)()) { *out = f(); }"""
     with Device("sim", fresh=True) as device:
-        module = device.compile(source=source, name="t.cu", names=("&t",))
-        with pytest.raises(CudaError, match=r"function pointer tables.*does not support this yet"):
-            module.variable("t", "int64")
+        module = device.compile(source=source, name="t.cu", names=("&t", "k"))
+        addresses = module.variable("t", "int64").numpy()
+        out = device.zeros(1, "int32")
+        for address, result in zip(addresses.ravel(), (1, 2), strict=True):
+            module["k"].launch(device.default_stream, grid=1, block=1, args=(out, ctypes.c_void_p(int(address))))
+            assert out.numpy()[0] == result
 
 
 def test_hints_are_for_errors_that_exist():

@@ -141,7 +141,7 @@ def test_calls():
         ".entry k() { .reg .b32 %r<3>; .reg .b64 %d<3>; .param .b32 x; .param .b64 y; .param .align 8 .b8 s[24];\n"
         "call.uni (x), vprintf, (y, y); call g; call (%r2), h, (%r1, s); call (x), one, ();\n"
         "proto: .callprototype (.param .b32 _) _ (.param .b64 _, .param .align 4 .b8 _[12]) .noreturn;\n"
-        "call (x), %d1, (y), proto; ret; }"
+        ".param .align 4 .b8 t[12]; call (x), %d1, (y, t), proto; ret; }"
     )
     assert not module.functions["vprintf"].body
     assert module.functions["g"].directives == {"noreturn": ()}
@@ -154,7 +154,7 @@ def test_calls():
         ((), ptx.Symbol("g"), ()),
         ((ptx.Symbol("h#3"),), ptx.Symbol("h"), (ptx.Symbol("h#4"), ptx.Symbol("s"))),
         ((x,), ptx.Symbol("one"), ()),
-        ((x,), ptx.Register("%d1", "b64"), (y,), ptx.Symbol("proto")),
+        ((x,), ptx.Register("%d1", "b64"), (y, ptx.Symbol("t")), ptx.Symbol("proto")),
     ]
     # registers are moved to variables and back
     names = [(i.name, i.operands) for i in module.functions["k"].instructions if i.opcode in ("ld", "st")]

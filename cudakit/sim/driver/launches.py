@@ -40,6 +40,7 @@ FAULT_RESULTS = {
     "endless loop": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "deadlock": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "stack overflow": Result.CUDA_ERROR_HARDWARE_STACK_ERROR,
+    "invalid function pointer": Result.CUDA_ERROR_INVALID_PC,
 }
 
 

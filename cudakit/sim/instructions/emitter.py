@@ -7,7 +7,7 @@ the fragment and ``r`` its registers (a list, by slot).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from cudakit.sim.ptx.ir import (
     Immediate,
     Instruction,
     Negated,
-    NotSimulated,
     Operand,
     PtxError,
     PtxFunction,
@@ -45,20 +44,28 @@ Builder = Callable[["Emitter", Instruction], "list[str]"]
 _SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
 
 
+class Places(Protocol):
+    """The addresses of a module's variables and functions."""
+
+    def address_of(self, variable: Variable) -> int:
+        """The address of a global or constant variable, which is allocated on first use."""
+
+    def function_address(self, function: PtxFunction) -> int:
+        """The address of a function; raises NotSimulated if the module does not define it."""
+
+
 class Emitter:
     """Writes the Python of one function. Builders use ``source``, ``store``, ``bind`` and ``site``.
 
-    ``module`` is the parsed module of the function, ``sites`` numbers its sites, and ``address_of`` returns the address
-    of a global or constant variable and allocates the variable on first use.
+    ``module`` is the parsed module of the function, ``sites`` numbers its sites, and ``places`` has the addresses of
+    its variables and functions.
     """
 
-    def __init__(
-        self, function: PtxFunction, module: PtxModule, sites: Sites, address_of: Callable[[Variable], int]
-    ) -> None:
+    def __init__(self, function: PtxFunction, module: PtxModule, sites: Sites, places: Places) -> None:
         self.function = function
         self.module = module
         self.sites = sites
-        self.address_of = address_of
+        self.places = places
         self.program = Program(function)
         self.slots = self.program.slots
         self.kinds = self.program.slot_kinds
@@ -200,9 +207,7 @@ class Emitter:
             variable = self.call_params[name]
         if variable is None:
             if name in self.module.functions:
-                raise NotSimulated(
-                    f"the address of the function {name!r}: function pointers and indirect calls are not supported"
-                )
+                return self.bind(np.uint64(self.places.function_address(self.module.functions[name])))
             raise UnsupportedPtx(f"the symbol {name!r} as an operand is not supported")
         if variable.space == "shared":
             program.symbols.add(name)
@@ -211,7 +216,7 @@ class Emitter:
             return f"{self.bind(np.uint64)}(f.frames[-1].local_base + {program.local_offsets[name]})"
         if variable.space in ("global", "const"):
             program.variables.add(name)
-            return self.bind(np.uint64(self.address_of(variable)))
+            return self.bind(np.uint64(self.places.address_of(variable)))
         raise UnsupportedPtx(f"{name!r} as an operand: addresses of .{variable.space} variables are not supported")
 
     def space_of(self, name: str) -> str:

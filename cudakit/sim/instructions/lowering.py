@@ -12,7 +12,7 @@ from functools import partial
 
 from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, tensor, warp
 from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
-from cudakit.sim.instructions.emitter import Builder, Emitter
+from cudakit.sim.instructions.emitter import Builder, Emitter, Places
 from cudakit.sim.instructions.params import addressed, keep_param
 from cudakit.sim.instructions.undefined import ShuffleReads, hook_of, loads_shared
 from cudakit.sim.instructions.warp import end_with_barrier, sync_of
@@ -23,10 +23,12 @@ from cudakit.sim.lockstep.program import (
     CALL,
     EXIT,
     FALL,
+    INDIRECT,
     JUMP,
     RETURN,
     SWITCH,
     BasicBlock,
+    PointerCall,
     Program,
     find_spins,
     liveness,
@@ -40,13 +42,13 @@ from cudakit.sim.ptx.ir import (
     Instruction,
     Label,
     NotSimulated,
+    Operand,
     PtxError,
     PtxFunction,
     PtxModule,
     Register,
     Symbol,
     UnsupportedPtx,
-    Variable,
     refused,
 )
 from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
@@ -61,21 +63,21 @@ _VECTOR_MOVES = ("mov.v2", "mov.v4")
 
 
 class Compiler:
-    """Compiles one function of a module. ``sites`` numbers its sites and blocks, ``address_of`` returns the address of
-    a global or constant variable, and ``explain`` adds source lines to an error."""
+    """Compiles one function of a module. ``sites`` numbers its sites and blocks, ``places`` has the
+    addresses of variables and functions, and ``explain`` adds source lines to an error."""
 
     def __init__(
         self,
         function: PtxFunction,
         module: PtxModule,
         sites: Sites,
-        address_of: Callable[[Variable], int],
+        places: Places,
         explain: Callable[[PtxError], PtxError],
     ) -> None:
         self.function = function
         self.explain = explain
         self.architecture, self.version = architecture_of(module.target), version_of(module.version)
-        self.emitter = Emitter(function, module, sites, address_of)
+        self.emitter = Emitter(function, module, sites, places)
 
     def compile(self) -> Program:
         """The program of the function. If the function needs what is not simulated, the program has no blocks, and its
@@ -106,7 +108,8 @@ class Compiler:
                 meets = syncs is not None and syncs is not current.sync
                 row = row_of(instruction)
                 ends = row.ends
-                if place in labels or meets or ends in (Flow.BARRIER, Flow.CLUSTER):
+                pointed = ends is Flow.CALL and isinstance(instruction.operands[1], Register)
+                if place in labels or meets or pointed or ends in (Flow.BARRIER, Flow.CLUSTER):
                     current = self._next(current)
                     for label in labels.get(place, ()):
                         targets[label] = len(blocks) - 1
@@ -279,22 +282,22 @@ class Compiler:
     def _call(self, current: BasicBlock, instruction: Instruction) -> None:
         emitter = self.emitter
         returns, callee, params = instruction.operands[:3]
-        if not isinstance(callee, Symbol):
-            raise refused(
-                instruction,
-                "indirect calls (function pointers and virtual functions) are not simulated: call the "
-                "function by name, or choose with a switch or a template",
-                NotSimulated,
-            )
         returns = returns if isinstance(returns, tuple) else ()
         params = params if isinstance(params, tuple) else ()
         arguments = [emitter.slots[p.name] for p in params if isinstance(p, (Symbol, Register))]
         results = [emitter.slots[p.name] for p in returns if isinstance(p, (Symbol, Register))]
+        if isinstance(callee, Register):
+            current.kind, current.slot = INDIRECT, emitter.slot(callee)
+            current.arguments, current.results = tuple(arguments), tuple(results)
+            sizes = tuple(tuple(emitter.call_params[p.name].size for p in side) for side in (returns, params))  # type: ignore[union-attr]
+            current.pointers = PointerCall(sizes, self._listed(instruction.operands[3]))
+            return
+        if not isinstance(callee, Symbol):
+            raise refused(instruction)
         target = emitter.module.functions.get(callee.name)
         system = SYSTEM_CALLS.get(callee.name)
         if system is not None and target is not None and not target.body:
-            sizes = tuple(tuple(v.size for v in side) for side in (target.returns, target.params))
-            if sizes != PARAMETERS[callee.name]:
+            if target.sizes != PARAMETERS[callee.name]:
                 raise PtxError(f"{callee.name} is declared with parameters that it does not have")
             emitter.program.symbols.add(callee.name)
             values = ", ".join(f"r[{slot}]" for slot in arguments)
@@ -312,3 +315,12 @@ class Compiler:
         current.arguments, current.results = tuple(arguments), tuple(results)
         emitter.program.callees.add(callee.name)
         current.callee_name = callee.name
+
+    def _listed(self, last: Operand | None) -> frozenset[str] | None:
+        """The functions that an indirect call lists as its targets; None if it has a prototype."""
+        name = last.name if isinstance(last, Symbol) else ""
+        if name in self.function.prototypes:
+            return None
+        functions, targets = self.emitter.module.functions, self.function.call_targets.get(name)
+        names = targets or [symbol for _, symbol, _, _ in self.emitter.module.variables[name].relocations]
+        return frozenset(functions[name].name for name in names)

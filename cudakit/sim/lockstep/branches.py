@@ -75,7 +75,9 @@ def run_aside(queue: FragmentQueue, f: Fragment, block: BasicBlock, held: Array)
     aside = block.aside
     if aside is None:
         return False
-    if (queue.pending or queue.deferred) and queue.yields(f.epoch, (*f.path()[:-1], block.fall)):
+    if (queue.pending or queue.deferred) and queue.yields(
+        f.epoch, (*f.path()[:-1], f.program.blocks[block.fall].number)
+    ):
         return False
     found = f.lanes.split(held)
     choice, lanes = (found.yes, found.set_yes) if block.negated else (found.no, found.set_no)

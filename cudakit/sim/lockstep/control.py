@@ -17,6 +17,7 @@ from cudakit.sim.lockstep.clusters import ClusterBarrier
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.masks import FULL, check_masks, fail_missing
+from cudakit.sim.lockstep.pointers import called, divergent_warps
 from cudakit.sim.lockstep.program import (
     BARRIER,
     BRANCH,
@@ -24,6 +25,7 @@ from cudakit.sim.lockstep.program import (
     CLUSTER,
     EXIT,
     FALL,
+    INDIRECT,
     JUMP,
     SWITCH,
     BarrierCall,
@@ -161,7 +163,10 @@ class LaneScheduler:
                 if not self.arrive(f, block.barrier):
                     return
             elif kind == CALL:
-                self.call(f, block)
+                self.call(f, block, block.callee)
+            elif kind == INDIRECT:
+                if not self.call_by_pointer(f, block):
+                    return
             elif kind == EXIT:
                 self.leave(f)
                 return
@@ -211,17 +216,30 @@ class LaneScheduler:
         if index.ndim == 0 or int(index.min()) == int(index.max()):
             f.block = targets[int(index if index.ndim == 0 else index[0])]
             return True
-        parted = np.unique(f.lanes.warp_rank[index != f.lanes.spread(index.take(f.lanes.warp_starts))])
-        count = self.counts[block.number]
-        if count is not None:
-            count[2] += len(parted)
+        self.count_divergent(f, block, index)
         for value in np.unique(index):
             choice, lanes = f.lanes.subset(index == value)
             self.queue.add(f.part(choice, lanes, targets[int(value)]))
         return False
 
-    def call(self, f: Fragment, block: BasicBlock) -> None:
-        callee = block.callee
+    def count_divergent(self, f: Fragment, block: BasicBlock, targets: Array) -> None:
+        """Count the warps whose lanes go to different targets."""
+        count = self.counts[block.number]
+        if count is not None:
+            count[2] += divergent_warps(f, targets)
+
+    def call_by_pointer(self, f: Fragment, block: BasicBlock) -> bool:
+        """Call the functions that the lanes point to; False if they are several, and the fragment was split."""
+        parts = called(f, block)
+        if len(parts) > 1:
+            self.count_divergent(f, block, f.regs[block.slot])
+        for part, callee in parts:
+            self.call(part, block, callee)
+            if part is not f:
+                self.queue.add(part)
+        return len(parts) == 1
+
+    def call(self, f: Fragment, block: BasicBlock, callee: Program | None) -> None:
         if callee is None:
             raise RuntimeError(f"call of {block.callee_name} was not linked")
         regs: Registers = list(callee.template)

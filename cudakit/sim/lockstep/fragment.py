@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -155,8 +156,13 @@ class Fragment:
         self.loaded: Array | None = None
 
     def path(self) -> tuple[int, ...]:
-        """The position of the fragment, including its calls; fragments with equal paths may be united."""
-        return (*(frame.resume for frame in self.frames[1:]), self.block)
+        """The position of the fragment: the numbers of the blocks that called, and of its own. Fragments with equal
+        paths may be united. Lanes in a function are before those that have returned from it."""
+        own = self.program.blocks[self.block].number
+        if len(self.frames) == 1:
+            return (own,)
+        calls = (a.program.blocks[b.resume - 1].number for a, b in pairwise(self.frames))
+        return (*calls, own)
 
     def part(self, choice: Choice, lanes: LaneSet, block: int) -> Fragment:
         """A new fragment of some of the lanes, at ``block``, with the registers that are live there."""

@@ -25,6 +25,9 @@ Bytes = npt.NDArray[np.uint8]
 ALIGNMENT = 512
 GAP = 4096
 FIRST_ADDRESS = 1 << 36
+# the addresses of functions, which hold no data
+FIRST_FUNCTION = 1 << 35
+_FUNCTION_STEP = 128
 SHARED_WINDOW = 1 << 56
 LOCAL_WINDOW = 1 << 57
 PARAM_WINDOW = 1 << 58
@@ -194,6 +197,7 @@ class AddressSpace:
         """``track_undefined``: record which bytes of device memory are initialised."""
         self.track_undefined = track_undefined
         self._next = FIRST_ADDRESS
+        self._next_function = FIRST_FUNCTION
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
         self._freed: deque[int] = deque()
@@ -218,6 +222,12 @@ class AddressSpace:
         if self.track_undefined and kind in ("device", "heap"):
             made.undefine()
         return self._add(made)
+
+    def function_address(self) -> int:
+        """A new address for a function; it has no bytes that a kernel can read."""
+        address = self._next_function
+        self._next_function += _FUNCTION_STEP
+        return address
 
     def register_host(self, buffer: npt.NDArray[Any], origin: str = "", *, kind: str = "host") -> Allocation:
         """Let kernels access host memory at its real address. ``buffer`` must be contiguous and is kept alive until

@@ -6,7 +6,7 @@ the instruction that ends it, which the scheduler (control.py) executes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
@@ -26,7 +26,7 @@ from cudakit.sim.ptx.ir import (
 from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 
 # the kinds of blocks, by how they end
-FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER = range(9)
+FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER, INDIRECT = range(10)
 
 # registers with this name prefix refer to the shared memory that the system reserves
 RESERVED_SHARED = "%reserved_smem"
@@ -60,6 +60,41 @@ class ClusterCall:
         self.instruction = instruction
         self.waits = waits
         self.aligned = aligned
+
+
+class PointerCall:
+    """A call by a function pointer. ``sizes`` are the bytes of its results and of its parameters; ``listed`` the names
+    of the functions that it may call, or None if that is any of the same sizes. ``functions`` are the module's
+    functions by address, and ``callees`` the programs of those that it may call."""
+
+    __slots__ = ("callees", "functions", "listed", "sizes")
+
+    def __init__(self, sizes: tuple[tuple[int, ...], ...], listed: frozenset[str] | None) -> None:
+        self.sizes = sizes
+        self.listed = listed
+        self.functions: Mapping[int, PtxFunction] = {}
+        self.callees: dict[int, Program] = {}
+
+    def link(self, functions: Mapping[int, PtxFunction], programs: Mapping[str, Program]) -> None:
+        """Find the programs, once all functions of the module are compiled."""
+        self.functions = functions
+        self.callees = {a: programs[f.name] for a, f in functions.items() if not self.mismatch(f)}
+
+    def mismatch(self, function: PtxFunction) -> str:
+        """The reason why the call cannot be of a function; "" if it can."""
+        if function.entry:
+            return "a kernel"
+        if function.sizes != self.sizes:
+            return f"a function with {_sizes(function.sizes)}, called as one with {_sizes(self.sizes)}"
+        listed = self.listed is None or function.name in self.listed
+        return "" if listed else "not in the list of the call's targets"
+
+
+def _sizes(sizes: tuple[tuple[int, ...], ...]) -> str:
+    """The sizes in words: parameters of 8 and 4 bytes and a result of 4 bytes."""
+    results, params = sizes
+    described = f"parameters of {' and '.join(map(str, params))} bytes" if params else "no parameters"
+    return described + (f" and a result of {results[0]} bytes" if len(results) == 1 else f" and {len(results)} results")
 
 
 class UndefinedHook(Protocol):
@@ -100,6 +135,7 @@ class BasicBlock:
         "marks",
         "negated",
         "number",
+        "pointers",
         "results",
         "slot",
         "spins",
@@ -107,9 +143,10 @@ class BasicBlock:
         "target",
         "targets",
     )
-    # the barrier that ends the block, set only for the kinds BARRIER and CLUSTER
+    # the barrier or call that ends the block, set only for the kinds BARRIER, CLUSTER and INDIRECT
     barrier: BarrierCall
     cluster_barrier: ClusterCall
+    pointers: PointerCall
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -326,7 +363,7 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
 
 def follows(block: BasicBlock) -> tuple[int, ...]:
     """The blocks that can run after one, in the same function."""
-    if block.kind in (FALL, CALL, BARRIER, CLUSTER):
+    if block.kind in (FALL, CALL, BARRIER, CLUSTER, INDIRECT):
         return (block.fall,)
     if block.kind == JUMP:
         return (block.target,)

@@ -15,7 +15,7 @@ import numpy as np
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.masks import MISSING
-from cudakit.sim.lockstep.program import BARRIER, BRANCH, SWITCH, BasicBlock, Program, follows
+from cudakit.sim.lockstep.program import BARRIER, BRANCH, INDIRECT, SWITCH, BasicBlock, Program, follows
 from cudakit.sim.ptx.ir import Instruction
 
 # the code of a register that was never written and that no arithmetic has read yet
@@ -55,6 +55,8 @@ def run_carefully(f: Fragment, block: BasicBlock) -> None:
         return
     if block.kind in (BRANCH, SWITCH) and (codes := undefined.get(block.slot)) is not None:
         fail_use(f, block.instructions[-1], codes, "decides a branch")
+    if block.kind == INDIRECT and (codes := undefined.get(block.slot)) is not None and codes.any():
+        fail_use(f, block.instructions[-1], codes, "is called as a function")
     if block.kind == BARRIER and block.barrier.reduce:
         undefined.pop(block.barrier.slot, None)  # written when the barrier completes
     live = {slot for after in follows(block) if after < len(program.live) for slot in program.live[after]}

@@ -12,7 +12,7 @@ import numpy as np
 from cudakit.sim.lockstep.branches import becomes_predicates
 from cudakit.sim.lockstep.counters import Counters, LineCounters, SourceLine
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.program import BRANCH, SWITCH
+from cudakit.sim.lockstep.program import BRANCH, INDIRECT, SWITCH
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
@@ -53,7 +53,7 @@ class CountingPlan:
                     rows[key] = rows.get(key, 0) + 1
                     for line in set(outer) - {first}:
                         inlined[line, block.number] = inlined.get((line, block.number), 0) + 1
-                if block.kind in (BRANCH, SWITCH):
+                if block.kind in (BRANCH, SWITCH, INDIRECT):
                     skipped = block.instructions[-1]
                     self.branches[block.number] = self.lines_of(skipped)[0]
                     if becomes_predicates(program, block):

@@ -10,7 +10,7 @@ import numpy as np
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.instructions.lowering import Compiler
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, SHARED_START, AddressSpace, round_up
-from cudakit.sim.lockstep.program import CALL, CLUSTER, RESERVED_SHARED, Program
+from cudakit.sim.lockstep.program import CALL, CLUSTER, INDIRECT, RESERVED_SHARED, Program
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.sites import Sites
 from cudakit.sim.machine.sources import SourceLines, SourceLookup
@@ -113,16 +113,20 @@ class LoadedModule:
 
     def _compile(self) -> dict[str, Program]:
         """The programs of all functions, with calls linked."""
-        module, address_of, explain = self.module, self.globals.address_of, self.sources.explained
+        module, explain = self.module, self.sources.explained
         programs = {
-            name: Compiler(function, module, self.sites, address_of, explain).compile()
+            name: Compiler(function, module, self.sites, self.globals, explain).compile()
             for name, function in module.functions.items()
             if function.body
         }
+        self.globals.find_functions()
         for program in programs.values():
             for block in program.blocks:
                 if block.kind == CALL:
                     block.callee = programs[block.callee_name]
+                elif block.kind == INDIRECT:
+                    block.pointers.link(self.globals.functions, programs)
+                    program.callees.update(callee.name for callee in block.pointers.callees.values())
         return programs
 
     def close(self) -> None:

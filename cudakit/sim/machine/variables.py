@@ -1,4 +1,4 @@
-"""The global and constant variables of a module in memory."""
+"""The addresses of a module's global and constant variables, and of its functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from cudakit.sim.lockstep.memory import AddressSpace, Allocation
 from cudakit.sim.ptx.declarations import HANDLES
-from cudakit.sim.ptx.ir import NotSimulated, PtxError, PtxModule, Variable
+from cudakit.sim.ptx.ir import NotSimulated, PtxError, PtxFunction, PtxModule, Variable
 from cudakit.sim.ptx.opcodes import TEXTURES
 
 
@@ -20,6 +20,27 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
         self.module = module
         self.space = space
         self._placed: dict[str, int] = {}
+        # the functions whose addresses are known, by address
+        self.functions: dict[int, PtxFunction] = {}
+        self._function_addresses: dict[str, int] = {}
+
+    def function_address(self, function: PtxFunction) -> int:
+        """The address of a function; NotSimulated if the module does not define it."""
+        if not function.body:
+            raise NotSimulated(f"the address of {function.name!r}, which this module declares but does not define")
+        found = self._function_addresses.get(function.name)
+        if found is None:
+            found = self._function_addresses[function.name] = self.space.function_address()
+            self.functions[found] = function
+        return found
+
+    def find_functions(self) -> None:
+        """Find the functions whose addresses are in variables, which are not in memory yet."""
+        for variable in self.module.variables.values():
+            for _, symbol, _, _ in variable.relocations:
+                function = self.module.functions.get(symbol)
+                if function is not None and function.body:
+                    self.function_address(function)
 
     def address_of(self, variable: Variable) -> int:
         """The address of a global or constant variable; allocates its memory if needed. Raises NotSimulated if it is
@@ -56,14 +77,12 @@ class ModuleVariables(Mapping[str, "tuple[int, int]"]):
         """Write the addresses that a variable is initialised with."""
         for offset, symbol, addend, _ in variable.relocations:
             target = self.module.variables.get(symbol)
-            if target is None or target.space not in ("global", "const"):
-                if symbol in self.module.functions:
-                    raise NotSimulated(
-                        f"{variable.name!r} holds the address of the function {symbol!r}: function pointer tables, "
-                        "virtual functions and indirect calls are not supported"
-                    )
+            if symbol in self.module.functions:
+                address = self.function_address(self.module.functions[symbol])
+            elif target is None or target.space not in ("global", "const"):
                 raise NotSimulated(f"{variable.name!r} holds the address of {symbol!r}, which is not a global variable")
-            address = self.address_of(target) + addend
+            else:
+                address = self.address_of(target) + addend
             allocation.data[offset : offset + 8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
 
     def close(self) -> None:

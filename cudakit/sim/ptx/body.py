@@ -19,8 +19,10 @@ from cudakit.sim.ptx.ir import (
 )
 from cudakit.sim.ptx.opcodes import carry_of
 from cudakit.sim.ptx.operands import MOST, Operands, Scope, registers_of
-from cudakit.sim.ptx.passing import RegisterParameters, linked
+from cudakit.sim.ptx.passing import RegisterParameters, call_shape, linked
 
+# the types of registers with the address of a function
+_POINTERS = ("b64", "u64", "s64", "b32", "u32", "s32")
 # nested scopes of a function
 _DEEPEST = 1600
 
@@ -122,10 +124,13 @@ class Body(Operands):
                 tokens.next()
                 tokens.count()
             tokens.expect(";")
+            if len(returns) > 1 and any(result.space == "param" for result in returns):
+                raise tokens.error("a function with several results returns them in registers", start)
             function.prototypes[unique] = Prototype(returns, params, noreturn)
             self.scopes[-1].names[name] = Symbol(unique)
         elif tokens.accept(".calltargets"):
-            for target in self.names():
+            targets = function.call_targets[unique] = self.names()
+            for target in targets:
                 if self.declarations.spaces.get(target) != "func":
                     raise tokens.error(f"the target {target!r} is not a function that is declared before", start)
             self.scopes[-1].names[name] = Symbol(unique)
@@ -296,21 +301,40 @@ class Body(Operands):
     def link(self, call: Instruction, start: int) -> None:
         """Add a call, with its registers moved to variables and back."""
         function, callee = self.function, call.operands[1]
-        if not isinstance(callee, Symbol) or len(call.operands) > 3:
-            # an indirect call
-            function.instructions.append(call)
-            return
-        target = self.declarations.functions.get(callee.name)
-        if target is None or target.entry:
-            why = "a kernel" if target is not None else "not a function that is declared before"
-            raise self.tokens.error(f"call of {callee.name!r}, which is {why}", start)
         try:
+            if isinstance(callee, Symbol) and len(call.operands) == 3:
+                target = self.declarations.functions.get(callee.name)
+                if target is None or target.entry:
+                    why = "a kernel" if target is not None else "not a function that is declared before"
+                    raise PtxError(f"call of {callee.name!r}, which is {why}")
+            else:
+                target = self.pointed(call)
             instructions, variables = linked(call, target, self.variables)
         except PtxError as error:
             raise self.tokens.error(str(error), start) from None
         function.instructions.extend(instructions)
         function.variables.extend(variables)
         self.variables.update({variable.name: variable for variable in variables})
+
+    def pointed(self, call: Instruction) -> PtxFunction:
+        """A function with the parameters of an indirect call, from its prototype, or the first of its targets. Raises
+        PtxError if the call has neither."""
+        callee = call.operands[1]
+        if not isinstance(callee, Register) or callee.type not in _POINTERS:
+            raise PtxError("an indirect call takes the function's address in a register of 64 bits")
+        last = call.operands[3] if len(call.operands) > 3 else None
+        name = last.name if isinstance(last, Symbol) else ""
+        prototype = self.function.prototypes.get(name)
+        if prototype is not None:
+            return call_shape(name, prototype)
+        targets = self.function.call_targets.get(name) or self.declarations.functions_in(name)
+        if not targets:
+            raise PtxError("an indirect call needs a .callprototype, .calltargets or a table of functions before it")
+        first, *others = [self.declarations.functions[target] for target in targets]
+        for other in others:
+            if other.sizes != first.sizes:
+                raise PtxError(f"the targets {first.name!r} and {other.name!r} have different parameters")
+        return first
 
     def arguments(self) -> tuple[Operand | None, ...]:
         tokens = self.tokens

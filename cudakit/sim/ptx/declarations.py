@@ -42,6 +42,13 @@ class Declarations:
         # the state spaces of the module's variables, and its functions as "func", so far
         self.spaces: dict[str, str] = {}
         self.functions: dict[str, PtxFunction] = {}
+        self.variables: dict[str, Variable] = {}
+
+    def functions_in(self, table: str) -> list[str]:
+        """The functions whose addresses a variable holds; none if it holds anything else."""
+        found = self.variables.get(table)
+        names = [symbol for _, symbol, _, _ in found.relocations] if found is not None else []
+        return names if all(name in self.functions for name in names) else []
 
     def variable_list(self, space: str, extern: bool = False) -> list[Variable]:
         """The variables of a declaration, from after the state space to the semicolon."""
@@ -260,6 +267,8 @@ class Declarations:
         if generic:
             tokens.expect(")")
         addend = tokens.integer() if tokens.accept("+") else 0
+        if space == "func" and (generic or addend):
+            raise tokens.error(f"{symbol!r} is a function, whose address has no offset and no state space", start)
         self.used_symbols.setdefault(symbol, start)
         return symbol, addend, generic
 
@@ -296,14 +305,14 @@ class Declarations:
                 raise tokens.error(f"expected a parameter, found {space!r}")
             line = tokens.line()
             align, _, kind = self._type(space[1:])
-            size = type_bytes(kind)
-            if size is None:
+            size = element = type_bytes(kind)
+            if size is None or element is None:
                 raise tokens.error(f"a parameter cannot have the type .{kind}")
             tokens.name()
             bounds, _ = self._bounds()
             for bound in bounds:
                 size *= bound
-            variables.append(Variable("_", space[1:], align or 1, kind, size, line=line))
+            variables.append(Variable("_", space[1:], align or element, kind, size, line=line))
             more = tokens.separated(")")
         return tuple(variables)
 

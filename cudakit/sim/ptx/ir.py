@@ -201,8 +201,9 @@ class PtxFunction:
 
     ``registers`` maps the names of used registers to their types. ``labels`` maps a label to an index into
     ``instructions`` (which may equal their count). ``branch_targets`` maps the name of a ``.branchtargets`` list to its
-    labels. ``directives``: maxntid, reqntid, minnctapersm, maxnreg, noreturn... ``variables`` are declared inside the
-    function (local, shared, param, const); their names are unique across nested scopes (``name#3``).
+    labels, ``call_targets`` that of a ``.calltargets`` list to its functions, ``prototypes`` that of a
+    ``.callprototype``. ``directives``: maxntid, reqntid, minnctapersm, maxnreg, noreturn... ``variables`` are
+    declared inside the function (local, shared, param, const); their names are unique across its scopes (``name#3``).
     """
 
     name: str
@@ -214,6 +215,7 @@ class PtxFunction:
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     branch_targets: dict[str, list[str]] = field(default_factory=dict)
+    call_targets: dict[str, list[str]] = field(default_factory=dict)
     prototypes: dict[str, Prototype] = field(default_factory=dict)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     line: int = 0
@@ -223,6 +225,11 @@ class PtxFunction:
     def title(self) -> str:
         """The function's name in error messages."""
         return f"the {'kernel' if self.entry else 'function'} {self.name}"
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The bytes of each result and of each parameter."""
+        return tuple(v.size for v in self.returns), tuple(v.size for v in self.params)
 
     @property
     def shape(self) -> tuple[object, ...]:

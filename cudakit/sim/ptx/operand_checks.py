@@ -149,6 +149,8 @@ def _wrong_move(kind: str, shapes: tuple[_Shape, ...]) -> str:
         )
     if source[0] == "symbol" or (source[:2] == ("address", "symbol") and not source[3]):
         space = str(source[1] if source[0] == "symbol" else source[2])
+        if space == "func" and source[0] == "address":
+            return "operand 2 is the address of a function, which has no offset"
         whole = bits_of(kind) == 64 or space in ("shared", "local", "param")
         return "" if whole and kind[0] in "bus" else f"operand 2 is an address, which does not fit .{kind}"
     if source[:2] == ("address", "register") and not source[3]:

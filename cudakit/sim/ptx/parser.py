@@ -94,7 +94,7 @@ class _PtxParser:
         self.declarations = Declarations(self.tokens)
         self.strings = _debug_strings(self.tokens.text)
         self.result = PtxModule("", "", 64)
-        self.declarations.functions = self.result.functions
+        self.declarations.functions, self.declarations.variables = self.result.functions, self.result.variables
         # functions declared without .extern: name to text offset
         self.undefined: dict[str, int] = {}
         self.body: Body | None = None

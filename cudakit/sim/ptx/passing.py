@@ -14,6 +14,7 @@ from cudakit.sim.ptx.ir import (
     Immediate,
     Instruction,
     Operand,
+    Prototype,
     PtxError,
     PtxFunction,
     Register,
@@ -59,6 +60,11 @@ def moved(register: Operand | None, parameter: Variable, store: bool, like: Inst
     return Instruction(opcode, ("param", parameter.type), operands, like.guard, like.location, like.line, like.text)
 
 
+def call_shape(name: str, prototype: Prototype) -> PtxFunction:
+    """A function without a body, with the parameters of a prototype."""
+    return PtxFunction(name, False, prototype.params, prototype.returns, body=False)
+
+
 def linked(
     call: Instruction, callee: PtxFunction, variables: Mapping[str, Variable]
 ) -> tuple[list[Instruction], list[Variable]]:
@@ -94,7 +100,7 @@ def linked(
                 raise PtxError(f"{noun} {number} of {callee.name} {wrong}")
             passed.append(Symbol(variable.name))
         sides.append(tuple(passed))
-    call.operands = (sides[0], call.operands[1], sides[1])
+    call.operands = (sides[0], call.operands[1], sides[1], *call.operands[3:])
     return [*before, call, *after], made
 
 
