@@ -135,20 +135,7 @@ def run_case(case: Case, device: cudakit.Device, wrong: bool, *, fmad: bool = Tr
     if case.launch is None:
         raise ValueError(f"{case.name} has nothing to run")
     launch = case.launch(wrong)
-    module = device.compile(case.file, fmad=fmad)
-    for name, values in launch.constants.items():
-        module.constant(name).copy_from(values)
-    args = tuple(_argument(device, value) for value in launch.args)
-    module["wrong" if wrong else "right"].launch(
-        device.default_stream,
-        grid=launch.grid,
-        block=launch.block,
-        shared=launch.shared,
-        args=args,
-        cluster=launch.cluster,
-        cooperative=launch.cooperative,
-    )
-    device.synchronize()
+    args = run_launch(device, case.file, "wrong" if wrong else "right", launch, fmad=fmad)
     results: dict[int, np.ndarray] = {}
     if not wrong:
         for number, want in launch.want.items():
@@ -158,6 +145,26 @@ def run_case(case: Case, device: cudakit.Device, wrong: bool, *, fmad: bool = Tr
             results[number] = got
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{case.name}: argument {number}")
     return results
+
+
+def run_launch(device: cudakit.Device, file: Path, name: str, launch: Launch, *, fmad: bool = True) -> tuple[Any, ...]:
+    """Run a kernel of a file with a launch's arguments, and wait for it. Returns the arguments, arrays on the device
+    among them."""
+    module = device.compile(file, fmad=fmad)
+    for constant, values in launch.constants.items():
+        module.constant(constant).copy_from(values)
+    args = tuple(_argument(device, value) for value in launch.args)
+    module[name].launch(
+        device.default_stream,
+        grid=launch.grid,
+        block=launch.block,
+        shared=launch.shared,
+        args=args,
+        cluster=launch.cluster,
+        cooperative=launch.cooperative,
+    )
+    device.synchronize()
+    return args
 
 
 def _argument(device: cudakit.Device, value: Any) -> Any:
