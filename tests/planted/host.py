@@ -248,6 +248,56 @@ def allocation_not_waited_for(device: cudakit.Device, wrong: bool) -> None:
         x.close()
 
 
+@host("race between streams")
+def event_of_other_stream(device: cudakit.Device, wrong: bool) -> None:
+    """Event recorded on the waiting stream instead of the producer's"""
+    x, y = device.zeros(N), device.zeros(N)
+    device.synchronize()
+    with device.stream() as first, device.stream() as second, device.event() as ready:
+        x.fill(7, first)  # OTHER
+        ready.record(second if wrong else first)
+        second.wait(ready)
+        y.copy_from(x, second)  # BUG
+        first.synchronize()
+        second.synchronize()
+        np.testing.assert_array_equal(y.numpy(), 7)
+
+
+@host("race between streams")
+def graph_branch_not_ordered(device: cudakit.Device, wrong: bool) -> None:
+    """Replay of a graph while another stream still writes its input"""
+    x, y = device.zeros(N), device.zeros(N)
+    device.synchronize()
+    with device.stream() as first, device.stream() as second:
+        with device.capture(second) as graph:
+            y.copy_from(x, second)  # BUG, OTHER
+        replay = graph.instantiate()
+        x.fill(7, first)  # BUG, OTHER
+        if not wrong:
+            second.wait(first)
+        replay.launch(second)  # BUG, OTHER
+        first.synchronize()
+        second.synchronize()
+        np.testing.assert_array_equal(y.numpy(), 7)
+
+
+@host("use after free", file=KERNELS)
+def pointer_before_growth(device: cudakit.Device, wrong: bool) -> None:
+    """Pointer of an array that has since been replaced by a larger one"""
+    x, y = device.array(VALUES), device.empty(N)
+    pointer = ctypes.c_void_p(x.pointer)
+    larger = device.zeros(2 * N)
+    larger[:N].copy_from(x)
+    x.close()
+    device.synchronize()
+    x = larger
+    if not wrong:
+        pointer = ctypes.c_void_p(x.pointer)
+    kernel(device, "scale").launch(device.default_stream, **GRID, args=(pointer, y, 3.0, N))
+    device.synchronize()
+    np.testing.assert_array_equal(y.numpy(), 3 * VALUES)
+
+
 @host("leak")
 def array_kept(device: cudakit.Device, wrong: bool) -> None:
     """Array that outlives its device"""
