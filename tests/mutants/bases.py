@@ -148,6 +148,29 @@ ld.param.v2.b32 {%r1, %r2}, [back+8];
 { .param .b64 text; .param .b64 list; .param .b32 count; st.param.b64 [text], %rd1; st.param.b64 [list], %rd2;
 call.uni (count), vprintf, (text, list); ld.param.b32 %r3, [count]; }
 @%p2 exit;""",
+    "pointers": """.param .b32 given;
+.param .align 8 .b8 back[16];
+shape: .callprototype (.param .align 8 .b8 _[16]) _ (.param .b32 _);
+known: .calltargets twice, thrice;
+regs: .callprototype (.reg .b32 _) _ (.reg .b32 _, .reg .f32 _);
+nothing: .callprototype _ .noreturn;
+mov.u64 %rd1, twice;
+ld.global.u64 %rd2, [functions+8];
+st.param.b32 [given], %r1;
+call (back), %rd1, (given), shape;
+call (back), %rd2, (%r1), known;
+@%p1 call.uni (back), %rd2, (given), functions;
+ld.param.v2.b32 {%r1, %r2}, [back+8];
+call (%r2), %rd1, (%r1, %f1), regs;
+@!%p2 call %rd2, nothing;""",
+    "stack": """mov.u64 %rd1, 64;
+stacksave.u64 %rd2;
+alloca.u64 %rd3, %rd1, 16;
+st.local.u32 [%rd3+4], %r1;
+stackrestore.u64 %rd2;
+alloca.u32 %r3, %r2;
+stacksave.u32 %r4;
+stackrestore.u32 %r4;""",
     "textures": """tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];
 tld4.r.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd1, {%f1, %f2}];
 suld.b.1d.b32.trap %r1, [%rd1, {%r1}];
@@ -174,6 +197,8 @@ st.param.b32 [out], %r2;
 st.param.v2.b32 [out+8], {%r1, %r2};
 ret;
 }
+.func (.param .align 8 .b8 out[16]) thrice (.param .b32 in) { ret; }
+.global .u64 functions[2] = {twice, thrice};
 """
 
 

@@ -200,13 +200,24 @@ def test_variables_and_initialisers():
     assert (v["dynamic"].size, v["dynamic"].extern, v["dynamic"].align) == (0, True, 16)
     assert v["n"].initial == struct.pack("<I", 7)
     assert (v["text"].size, v["text"].initial) == (3, b"hi\0")
-    assert v["d"].initial == struct.pack("<3d", 1.5, -2.0, 0)
+    assert v["d"].initial == struct.pack("<2d", 1.5, -2.0)
     assert v["f"].initial == struct.pack("<4f", 1, 2, 3, 4.5)
-    assert v["s"].initial == struct.pack("<3h", -1, 2, 0)
+    assert v["s"].initial == struct.pack("<2h", -1, 2)
     assert (v["v"].size, v["v"].align, v["v"].initial) == (16, 16, None)
     assert v["ptrs"].relocations == ((0, "text", 0, True), (16, "n", 0, False), (24, "n", 4, True))
     assert v["ptrs"].initial == struct.pack("<4Q", 0, 5, 0, 0)
     assert v["one"].size == v["two"].size == v["m"].size == 4
+
+
+def test_a_large_variable_with_few_initial_values_takes_no_memory():
+    v = ptx.parse(_HEAD + ".global .s16 large[4294967295][2] = {{1, 2}, {-3, 4}};\n").variables["large"]
+    assert (v.size, v.initial) == (4 * 4294967295, struct.pack("<4h", 1, 2, -3, 4))
+
+
+def test_only_the_first_bound_of_an_array_may_be_zero():
+    for values in ("", " = {{1, 2}, {3, 4}}"):
+        with pytest.raises(ptx.PtxError, match="only the first bound of an array may be 0"):
+            ptx.parse(_HEAD + f".global .s16 small[2][0]{values};\n")
 
 
 def test_locations_chain_through_inlined_calls():
@@ -322,7 +333,7 @@ def test_nvrtc_module(compiled):
     assert kernel.directives["minnctapersm"] == (2,)
     assert [p.size for p in kernel.params] == [8, 8, 8]
     variables = compiled.variables
-    assert variables["weights"].initial == struct.pack("<4f", 1, 2, 3.5, 0)
+    assert variables["weights"].initial == struct.pack("<3f", 1, 2, 3.5)
     assert variables["count"].initial == struct.pack("<i", 5)
     assert variables["where"].relocations == ((0, "count", 0, True),)
     assert len(variables["names"].relocations) == 2

@@ -91,8 +91,6 @@ class Declarations:
         for bound in bounds:
             count *= bound
         size = 0 if unbounded else count * element
-        if initial is not None:
-            initial = initial.ljust(size, b"\0")
         if not size and not (extern or space == "param"):
             raise tokens.error(f"{name!r} has no size: only .extern variables may be without", start)
         if size > LARGEST[space] and not (extern and space == "shared"):
@@ -179,6 +177,9 @@ class Declarations:
                 unbounded = True
                 continue
             bounds.append(tokens.count())
+            if not bounds[-1] and len(bounds) > 1:
+                tokens.position -= 1
+                raise tokens.error("only the first bound of an array may be 0")
             tokens.expect("]")
         return bounds, unbounded
 

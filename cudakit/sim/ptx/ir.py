@@ -172,7 +172,8 @@ def refused(instruction: Instruction, reason: str = "", error: type[UnsupportedP
 class Variable:
     """A variable or parameter. ``size`` is in bytes (0 for ``extern`` arrays with no bound). ``relocations`` are
     (offset in bytes, symbol, addend, generic): the address of ``symbol`` plus ``addend`` is stored at this offset, as a
-    generic address if ``generic``, else as an offset within the symbol's own space; ``initial`` has zeros there.
+    generic address if ``generic``, else as an offset within the symbol's own space; ``initial`` has zeros there. It may
+    be shorter than the variable, whose other bytes are zero.
     """
 
     name: str
