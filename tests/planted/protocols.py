@@ -63,14 +63,6 @@ def broadcast_in_branch(wrong: bool) -> Launch:
     return Launch(3, 32, (x,), {0: np.where(x > 0, x - first, x)})
 
 
-@kernel("endless loop")
-def grid_sync_returned(wrong: bool) -> Launch:
-    """Blocks that return before a grid barrier"""
-    x = ints(90)
-    args = (x, Empty(160, np.int32), Empty(160, np.int32), 90)
-    return Launch(5, 32, args, {2: np.pad(x, (0, 70))[::-1]}, cooperative=True)
-
-
 @kernel(SHARED)
 def arrays_overlap(wrong: bool) -> Launch:
     """Two arrays that overlap in dynamic shared memory"""
