@@ -114,7 +114,7 @@ def test_the_outcomes_of_the_simulated_device_are_allowed(seen: dict[Variant, Se
 
 
 def test_reports_are_the_data_races_of_the_model(seen: dict[Variant, Seen]) -> None:
-    """Each difference has a known reason, and there are no more of them than there were."""
+    """The differences are exactly these, each for a known reason."""
     differences = Counter[tuple[str, str]]()
     for variant, found in seen.items():
         told = verdict(variant, found)

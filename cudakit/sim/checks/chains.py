@@ -2,8 +2,8 @@
 
 The parties are warps of a batch (for shared memory) or blocks of a grid (for global memory). A party releases at a
 location by a strong write (an atomic, for example) after a fence, or by a write with .release: this publishes all its
-accesses up to the fence. A party acquires by a later strong read of the location with .acquire, or one that a fence
-follows. A fence counts for the whole party, whichever of its threads executed it.
+accesses up to the fence. A party acquires by a later strong read of the location that acquires by itself (``acquires``
+of MemoryAccess), or one that a fence follows. A fence counts for the whole party, whichever of its threads executed it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ This publishes
   barrier orders before the write;
 - accesses of other blocks that the thread has acquired, if the same rules order the acquire before the write.
 
-Another thread acquires by a later strong read of the location with .acquire, or one that a fence follows: its own, or
-one of another thread of its block that the read happened before. The acquire holds for the thread itself, and for
-another thread of its block after a barrier of both (ordering.py).
+Another thread acquires by a later strong read of the location that acquires by itself (``acquires`` of MemoryAccess),
+or one that a fence follows: its own, or one of another thread of its block that the read happened before. The acquire
+holds for the thread itself, and for another thread of its block after a barrier of both (ordering.py).
 """
 
 from __future__ import annotations

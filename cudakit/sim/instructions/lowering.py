@@ -63,8 +63,8 @@ _VECTOR_MOVES = ("mov.v2", "mov.v4")
 
 
 class Compiler:
-    """Compiles one function of a module. ``sites`` numbers its sites and blocks, ``places`` has the
-    addresses of variables and functions, and ``explain`` adds source lines to an error."""
+    """Compiles one function of a module. ``sites`` numbers its sites and blocks, ``places`` has the addresses of
+    variables and functions, and ``explain`` adds source lines to an error."""
 
     def __init__(
         self,
