@@ -235,6 +235,25 @@ def event_recorded_late(device: cudakit.Device, wrong: bool) -> None:
         np.testing.assert_array_equal(y.numpy(), 7)
 
 
+@host("race between streams")
+def graph_edge_missing(device: cudakit.Device, wrong: bool) -> None:
+    """Graph whose capture misses a dependency"""
+    x, y, z = device.zeros(N), device.zeros(N), device.zeros(N)
+    device.synchronize()
+    scale = kernel(device, "scale")
+    with device.stream() as first, device.stream() as second:
+        with device.capture(first) as graph:
+            second.wait(first)
+            scale.launch(first, **GRID, args=(x, y, 2.0, N))  # BUG, OTHER
+            if not wrong:
+                second.wait(first)
+            z.copy_from(y, second)  # BUG, OTHER
+            first.wait(second)
+        with graph.instantiate() as ready:
+            ready.launch(first)
+            first.synchronize()
+
+
 @host("used before its allocation")
 def allocation_not_waited_for(device: cudakit.Device, wrong: bool) -> None:
     """Array used on a stream that does not wait for its allocation"""

@@ -124,3 +124,117 @@ def heap_null(wrong: bool) -> Launch:
     """Null from malloc() in a kernel not checked"""
     x = ints(50)
     return Launch(2, 32, (x, Empty(50, np.int32), 1 << 40, 50), {1: x})
+
+
+@kernel(RACE)
+def double_checked_lock(wrong: bool) -> Launch:
+    """Double-checked lock without a fence after the first check"""
+    rows = ints((6, 5, 32))
+    rows[:, :, 0] = -1
+    for block in range(6):
+        rows[block, block % 5, 0] = 1
+    want = np.where(rows[:, :, :1] > 0, rows * np.arange(32) ** 2, rows)
+    return Launch(6, 32, (rows, Empty(32, np.int32), zeros(1), zeros(1), 5), {0: want})
+
+
+@kernel(RACE)
+def hash_value_late(wrong: bool) -> Launch:
+    """Hash table whose value is read as soon as its key is found"""
+    keys = ints(40, 0, 15)
+    args = (keys, np.full(64, -1, np.int32), Empty(64, np.int32), zeros(64), Empty(40, np.int32))
+    return Launch(40, 1, args, {4: keys * keys})
+
+
+@kernel(RACE)
+def queue_slot_reserved(wrong: bool) -> Launch:
+    """Queue whose consumer reads slots that are reserved and not yet stored"""
+    x = ints(20)
+    return Launch(2, 1, (x, Empty(20, np.int32), zeros(2), Empty(20, np.int32), 20), {3: 3 * x})
+
+
+@kernel(RACE)
+def node_linked_early(wrong: bool) -> Launch:
+    """List node linked before its value is stored"""
+    args = (Empty(9, np.int32), Empty(9, np.int32), np.full(1, -1, np.int32), Empty(9, np.int32))
+    return Launch(9, 32, args, {3: np.zeros(9)})
+
+
+@kernel(SHARED)
+def pipeline_release_early(wrong: bool) -> Launch:
+    """Pipeline stage released before its last read"""
+    x = ints((7, 32))
+    return Launch(1, 64, (x, Empty(32, np.int32), 7), {1: x[:, ::-1].sum(0)})
+
+
+@kernel("read before cp.async wait")
+def group_copy_no_wait(wrong: bool) -> Launch:
+    """memcpy_async of a cooperative group without the group's wait"""
+    x = ints((3, 64))
+    return Launch(3, 64, (x, Empty((3, 64), np.int32)), {1: x[:, ::-1]})
+
+
+@kernel(SHARED)
+def wmma_no_barrier(wrong: bool) -> Launch:
+    """Tile loaded by wmma without a barrier after other warps' stores"""
+    x = integers((16, 16), -4, 5, np.float16)
+    wide = x.astype(np.float32)
+    return Launch(1, 64, (x, Empty((16, 16))), {1: wide @ wide})
+
+
+@kernel(SHARED)
+def bits_of_a_word(wrong: bool) -> Launch:
+    """Bits of one word set by different threads without atomics"""
+    x = ints((3, 64))
+    bits = np.packbits(x > 0, axis=1, bitorder="little").view(np.uint32)
+    return Launch(3, 64, (x, Empty((3, 2), np.uint32)), {1: bits})
+
+
+@kernel(SHARED)
+def pointer_jumping(wrong: bool) -> Launch:
+    """Pointer jumping in place"""
+    parent = np.maximum(np.arange(64) - 1 - np.arange(64) % 3, 0).astype(np.int32)
+    return Launch(1, 64, (parent, Empty(64, np.int32)), {1: np.zeros(64)})
+
+
+@kernel("misaligned")
+def ldmatrix_row_pitch(wrong: bool) -> Launch:
+    """ldmatrix of rows that are not multiples of 16 bytes"""
+    x = integers((8, 8), dtype=np.float16)
+    return Launch(1, 32, (x, Empty(32, np.uint32)), {1: x.view(np.uint32).ravel()})
+
+
+@kernel(BOUNDS)
+def signed_bins(wrong: bool) -> Launch:
+    """Signed byte as the number of a bin"""
+    x = integers(700, 0, 256, np.uint8)
+    return Launch(1, 128, (x, Empty(256, np.int32), 700), {1: np.bincount(x, minlength=256)})
+
+
+@kernel("misaligned")
+def shared_parts_alignment(wrong: bool) -> Launch:
+    """Doubles in dynamic shared memory after an odd number of floats"""
+    x = integers(45)
+    return Launch(1, 64, (x, Empty(45, np.float64), 45), {1: x.astype(np.float64) / 3}, shared=12 * 45 + 4)
+
+
+@kernel("wrong member mask")
+def activemask_kept(wrong: bool) -> Launch:
+    """Mask from __activemask() in a branch, used after the branch"""
+    x, y = ints((3, 32)), ints((3, 32))
+    own, positive = abs(x) + y, x > 0
+    sums = [np.where(p, o[p].sum(), o[~p].sum()) for o, p in zip(own, positive, strict=True)]
+    return Launch(3, 32, (x, y), {1: sums})
+
+
+@kernel(BOUNDS)
+def cluster_rank_past_end(wrong: bool) -> Launch:
+    """Distributed shared memory of a block past the cluster's end"""
+    x = ints((4, 32))
+    return Launch(4, 32, (x, Empty((4, 32), np.int32)), {1: x[[1, 0, 3, 2]]}, cluster=2)
+
+
+@kernel(BOUNDS)
+def shared_for_half_block(wrong: bool) -> Launch:
+    """Dynamic shared memory of a launch sized for another block size"""
+    x = ints((3, 96))
+    return Launch(3, 96, (x, Empty((3, 96), np.int32)), {1: x[:, ::-1]}, shared=192 if wrong else 384)
