@@ -238,3 +238,10 @@ def shared_for_half_block(wrong: bool) -> Launch:
     """Dynamic shared memory of a launch sized for another block size"""
     x = ints((3, 96))
     return Launch(3, 96, (x, Empty((3, 96), np.int32)), {1: x[:, ::-1]}, shared=192 if wrong else 384)
+
+
+@kernel(RACE)
+def block_scope_counter(wrong: bool) -> Launch:
+    """Atomics of block scope on a counter that blocks share"""
+    x = ints(500)
+    return Launch(8, 64, (x, zeros(1), 500), {1: [(x > 0).sum()]})

@@ -151,18 +151,24 @@ class GlobalChecks:
         index = positions(piece.index, piece.lanes.count)
         lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
         each = values is not None and values.ndim == (1 if access.count == 1 else 2)
-        if lost is None or values is None or access.strong or not (each or self.benign):
+        apart = access.strong and access.scope < DEVICE
+        if lost is None or not (apart or (values is not None and not access.strong and (each or self.benign))):
             return
         # the last lane wins
         ranked = np.argsort(index, kind="stable")
         winner = ranked[np.searchsorted(index[ranked], index[lost], side="right") - 1]
-        wrong, why = benign.overwritten(values if each else None, lost, winner, piece.lanes.warp, self.benign)
+        why = None
+        if apart:
+            blocks = piece.lanes.block
+            wrong = self._needed(blocks.take(lost), blocks.take(winner), order) > access.scope
+        else:
+            wrong, why = benign.overwritten(values if each else None, lost, winner, piece.lanes.warp, self.benign)
         if wrong.any():
             one, other = int(lost[wrong][0]), int(winner[wrong][0])
             lane = int(piece.lanes.lanes[other])
             block, thread = divmod(lane, order.threads)
             culprits = WrongLanes(f, access, piece, one, lost[wrong])
-            self._report(culprits, event, order.first_block + block, thread, same=True, why=why)
+            self._report(culprits, event, order.first_block + block, thread, same=not apart, why=why)
 
     def _words(self, event: int, order: BatchOrder, lanes: LaneSet, strong: bool) -> Array:
         return self._owners(order, lanes) + ((event << self.layout.shift) | strong)
