@@ -20,6 +20,7 @@ CORRECT = {
     "counter_reset_early": _HOST_WAITS,
     "event_of_other_stream": _HOST_WAITS,
     "graph_branch_not_ordered": _HOST_WAITS,
+    "graph_edge_missing": _HOST_WAITS,
     "pipe_refill": "bar.arrive and bar.sync of named barriers order the producer and the consumers",
     "tile_of_warps": "cooperative groups' own collectives reuse a tile's scratch after a shuffle",
     "flag_before_data": "a flag in shared memory, with __threadfence_block on both sides, orders the warps",
