@@ -1,5 +1,7 @@
 """The speed of the simulated device, with checks off and on, compared with other simulators.
 
+"sim" is its interpreter, "compiled" its machine code, which needs llvmlite; the first launch compiles the kernel.
+
 The same work on the same shapes: a row softmax by a tree in shared memory (256 threads per row), a product of square
 matrices in 16x16 tiles, a vector sum. If installed, Numba's CUDA simulator (one Python thread per lane) and Triton's
 interpreter (tiles as numpy arrays) are measured too. Every result is checked. Seconds are this machine's time for a
@@ -11,6 +13,7 @@ launch and the wait for it, unrelated to a GPU's; lane-instructions are PTX inst
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -37,6 +40,14 @@ THREADS = 256
 TILE = 16
 SLOW = 5.0  # a launch that takes longer, in seconds, is not repeated
 
+# engine and options of our own rows
+OURS = {
+    "sim": ("interpreter", "checks off", {"checks": ()}),
+    "sim:checked": ("interpreter", "all checks", {}),
+    "compiled": ("compiled", "machine code, checks off", {"checks": ()}),
+    "compiled:checked": ("compiled", "machine code, all checks", {}),
+}
+
 # package, environment variables that enable its simulator, script, and the shapes that finish within a minute
 PEERS = {
     "peer:numba": (
@@ -62,6 +73,8 @@ class Speed(Row):
     lane_instructions: int | None = None
     lane_instructions_per_second: float | None = None
     over_unchecked: float | None = None  # seconds with all checks, divided by those without
+    over_compiled: float | None = None  # the interpreter's seconds, divided by those of machine code, same checks
+    first_seconds: float | None = None  # of the first launch, which compiles the kernel
     over_ours: float | None = None  # a peer's seconds, divided by ours without checks
 
 
@@ -118,8 +131,23 @@ def prepare(device, family, shape):
     return Work(launch, target, a + b, np.zeros(n))
 
 
-def time_ours(row, family, shape, repeats, **options):
+def time_ours(row, family, shape, repeats, engine, **options):
     """Measure seconds per launch on a new simulated device, repeated for `repeats` seconds; check the result."""
+    if engine == "compiled" and importlib.util.find_spec("llvmlite") is None:
+        row.skip("llvmlite is not installed")
+        return
+    kept = os.environ.get("CUDAKIT_SIM_ENGINE")
+    os.environ["CUDAKIT_SIM_ENGINE"] = engine
+    try:
+        time_launches(row, family, shape, repeats, **options)
+    finally:
+        os.environ.pop("CUDAKIT_SIM_ENGINE")
+        if kept is not None:
+            os.environ["CUDAKIT_SIM_ENGINE"] = kept
+
+
+def time_launches(row, family, shape, repeats, **options):
+    """Measure with the engine that is selected."""
     with cudakit.Device("sim", fresh=True, **options) as device:
         work = prepare(device, family, shape)
         device.synchronize()
@@ -135,7 +163,8 @@ def time_ours(row, family, shape, repeats, **options):
         row.verdict.max_abs_error = float(error.max())
         if not row.ok:
             row.verdict.why = f"the worst error is {row.verdict.max_abs_error:.3g}"
-        # the first launch also compiles the kernel to Python
+        # the first launch also compiles the kernel, to Python or to machine code
+        row.first_seconds = seconds[0]
         row.seconds = Spread.of(seconds[1:] or seconds).as_dict()
 
 
@@ -183,14 +212,18 @@ def measure(cases, arguments, step):
         if lanes is None:
             lanes = scaled_count(family, shape)
         made = {}
-        for variant, idea, options in (("sim", "checks off", {"checks": ()}), ("sim:checked", "all checks", {})):
+        for variant, (engine, idea, options) in OURS.items():
             step(f"{text}, {idea}")
             row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", idea))
-            time_ours(row, family, shape, arguments.seconds, **options)
-            row.lane_instructions = lanes
-            row.lane_instructions_per_second = lanes / row.seconds["median"]
+            time_ours(row, family, shape, arguments.seconds, engine, **options)
+            if row.seconds is not None:
+                row.lane_instructions = lanes
+                row.lane_instructions_per_second = lanes / row.seconds["median"]
         base = made["sim"].seconds["median"]
-        made["sim:checked"].over_unchecked = made["sim:checked"].seconds["median"] / base
+        for engine in ("sim", "compiled"):
+            made[f"{engine}:checked"].over_unchecked = ratio(made[f"{engine}:checked"], made[engine])
+        for checks in ("", ":checked"):
+            made[f"compiled{checks}"].over_compiled = ratio(made[f"sim{checks}"], made[f"compiled{checks}"])
         for variant in PEERS if arguments.peers else ():
             step(f"{text}, {variant.removeprefix('peer:')}")
             row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", "another simulator"))
@@ -199,6 +232,11 @@ def measure(cases, arguments, step):
                 row.over_ours = row.seconds["median"] / base
         rows += made.values()
     return rows
+
+
+def ratio(one, other):
+    """The seconds of one row divided by another's; None if one was skipped."""
+    return one.seconds["median"] / other.seconds["median"] if one.seconds and other.seconds else None
 
 
 def scaled_count(family, shape):
@@ -226,6 +264,7 @@ def show(result, console):
         return f"{row['seconds']['median']:.4g}" + ("" if row["ok"] else " WRONG")
 
     rate, checks, ours = "lane_instructions_per_second", "over_unchecked", "over_ours"
+    engine = "over_compiled"
     columns = [
         terminal.Column("work", [row["family"] for row in rows], words=True),
         terminal.Column("shape", [shape_text(row["shape"]) for row in rows], words=True),
@@ -235,6 +274,9 @@ def show(result, console):
             "lane-instructions/s", figures(lambda row: f"{row[rate] / 1e6:.1f} M" if row[rate] else ""), leave=1
         ),
         terminal.Column("checks cost", figures(lambda row: f"{row[checks]:.2f}x" if row[checks] else ""), leave=2),
+        terminal.Column(
+            "machine code is faster by", figures(lambda row: f"{row[engine]:.1f}x" if row[engine] else ""), leave=4
+        ),
         terminal.Column("ours is faster by", figures(lambda row: f"{row[ours]:,.0f}x" if row[ours] else ""), leave=3),
     ]
     styles = ["dim" if row["seconds"] is None else None for row in rows]
@@ -252,7 +294,7 @@ def run(arguments):
     cases = arguments.cases or [parse_case(text) for text in (*CASES, *([LARGE] if arguments.large else []))]
     with cudakit.Device("sim", fresh=True) as device:
         report = BenchReport(device.info())
-    with cli.progress(progress, len(cases) * (3 + len(PEERS) * arguments.peers)) as step:
+    with cli.progress(progress, len(cases) * (1 + len(OURS) + len(PEERS) * arguments.peers)) as step:
         rows = measure(cases, arguments, step)
     result = {**report.as_dict(), "cores": os.cpu_count(), "rows": [row.as_dict() for row in rows]}
     if not arguments.quiet:

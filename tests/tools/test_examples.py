@@ -372,15 +372,19 @@ def test_simulator_speed_checks_counts_and_compares():
     assert {(row["family"], row["variant"]) for row in rows} == {
         (family, variant)
         for family in ("softmax", "matmul", "vector_add")
-        for variant in ("sim", "sim:checked", "peer:numba", "peer:triton")
+        for variant in ("sim", "sim:checked", "compiled", "compiled:checked", "peer:numba", "peer:triton")
     }
     for row in rows:
         if row["variant"].startswith("peer"):
             assert row["skipped"] or row["over_ours"] > 0
             continue
+        if row["variant"].startswith("compiled") and row["skipped"]:
+            assert row["skipped"] == "llvmlite is not installed"
+            continue
         assert row["ok"] is True
         assert row["lane_instructions_per_second"] == row["lane_instructions"] / row["seconds"]["median"]
-        assert (row["over_unchecked"] is None) == (row["variant"] == "sim")
+        assert (row["over_unchecked"] is None) == (not row["variant"].endswith(":checked"))
+        assert (row["over_compiled"] is None) == row["variant"].startswith("sim")
 
 
 def test_simulator_speed_counts_large_cases_from_small_ones():

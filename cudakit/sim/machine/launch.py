@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from time import perf_counter
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
+from cudakit.sim.machine.engine import Restart, engine_of, mode
 from cudakit.sim.machine.limits import default_step_limit
 from cudakit.sim.machine.loading import LoadedFunction
 from cudakit.sim.ptx.ir import NotSimulated
@@ -95,13 +97,24 @@ def launch(
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
         run = KernelRun(config, services, function.module.sites, environment)
-        guard = LaunchGuard(run, function.reach, prints, watches) if watches or wanted(checks) else None
-        try:
-            # the blocks of a cluster run together
-            _run_batches(function.program, run, round_up(together, run.cluster_size), guard)
-        finally:
-            if guard is not None:
-                guard.memory.finish()
+        chosen = mode()
+        plain = not watches and not cooperative and prints is None
+        machine = engine_of(function) if plain and chosen != "interpreter" else None
+        if machine is not None and machine.run(run, now=chosen == "compiled"):
+            return collect(function, run, config.blocks, config.threads)
+        started = perf_counter()
+        together = round_up(together, run.cluster_size)  # the blocks of a cluster run together
+        restart = machine.restarts(run) if machine is not None and together < config.blocks else None
+        finished = _interpret(function, run, together, prints, watches, restart)
+        if machine is not None:
+            machine.seconds += perf_counter() - started
+        if not finished:
+            assert machine is not None
+            assert restart is not None
+            restart.put_back()
+            run = KernelRun(config, services, function.module.sites, environment)
+            if not machine.run(run, now=True):
+                _interpret(function, run, together, prints, watches, None)
     return collect(function, run, config.blocks, config.threads)
 
 
@@ -155,12 +168,28 @@ def _packed(function: LoadedFunction, params: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def _run_batches(program: Program, run: KernelRun, together: int, guard: LaunchGuard | None) -> None:
-    """Run all blocks, ``together`` at a time."""
+def _interpret(
+    function: LoadedFunction,
+    run: KernelRun,
+    together: int,
+    prints: Footprints | None,
+    watches: Sequence[StoreWatch],
+    restart: Restart | None,
+) -> bool:
+    """Run all blocks, ``together`` at a time. Returns False if the launch must start again in machine code."""
+    watched = watches or wanted(run.checks)
+    guard = LaunchGuard(run, function.reach, prints, watches) if watched else None
     blocks = run.config.blocks
-    with np.errstate(all="ignore"):
-        for first in range(0, blocks, together):
-            _run_batch(program, run, first, min(together, blocks - first), guard)
+    try:
+        with np.errstate(all="ignore"):
+            for first in range(0, blocks, together):
+                if restart is not None and first and restart.due(first, blocks):
+                    return False
+                _run_batch(function.program, run, first, min(together, blocks - first), guard)
+    finally:
+        if guard is not None:
+            guard.memory.finish()
+    return True
 
 
 def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: LaunchGuard | None) -> None:

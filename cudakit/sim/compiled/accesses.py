@@ -1,0 +1,333 @@
+"""Loads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.context import conditions
+from cudakit.sim.compiled.ir import Value
+from cudakit.sim.compiled.kernel_code import Counted
+from cudakit.sim.compiled.layout import CACHE_BYTES, CHUNKS, EQUAL, FINE, IN_A_ROW, LANES, WIDTH
+from cudakit.sim.compiled.operands import RegisterOperands
+from cudakit.sim.compiled.steps import StepWriter
+from cudakit.sim.lockstep.memory import SHARED_START
+from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol, Vector
+from cudakit.sim.values.lanewise import width
+
+_CACHE_HINTS = frozenset(
+    (
+        "ca",
+        "cg",
+        "cs",
+        "lu",
+        "cv",
+        "wb",
+        "wt",
+        "nc",
+        "weak",
+        "L1::no_allocate",
+        "L1::evict_first",
+        "L1::evict_last",
+        "L1::evict_normal",
+        "L1::evict_unchanged",
+        "L2::128B",
+        "L2::64B",
+        "L2::256B",
+    )
+)
+_SPACES = frozenset(("global", "shared", "shared::cta", "const"))
+
+
+def space_of(instruction: Instruction) -> str:
+    """The state space of a load or store: "shared", "param", or "global", which includes generic and constant."""
+    for modifier in instruction.modifiers:
+        if modifier in ("shared", "shared::cta"):
+            return "shared"
+        if modifier.startswith("param"):
+            return "param"
+        if modifier in ("local", "shared::cluster"):
+            raise Unsupported(instruction.name)
+    return "global"
+
+
+def parts_of(operand: Operand | None) -> tuple[Operand | None, int]:
+    """The base and the offset of an address."""
+    return (operand.base, operand.offset) if isinstance(operand, Address) else (operand, 0)
+
+
+class AccessWriter(StepWriter):
+    """Writes the loads and stores of a basic block."""
+
+    def _check_form(self, instruction: Instruction) -> tuple[int, int]:
+        """Elements and bytes of an element of a load or store."""
+        *mods, kind = instruction.modifiers
+        count = 1
+        for modifier in mods:
+            if modifier in ("v2", "v4"):
+                count = int(modifier[1])
+            elif modifier not in _CACHE_HINTS and modifier not in _SPACES:
+                raise Unsupported(instruction.name)
+        if width(kind) not in (8, 16, 32, 64) or len(instruction.operands) != 2:
+            raise Unsupported(instruction.name)
+        return count, width(kind) // 8
+
+    def _load(self, instruction: Instruction) -> None:
+        kernel, code = self.kernel, self.code
+        target, source = instruction.operands[0], instruction.operands[1]
+        targets: list[Operand | None] = list(target.elements) if isinstance(target, Vector) else [target]
+        if any(t is not None and not isinstance(t, Register) for t in targets):
+            raise Unsupported(instruction.name)
+        space = space_of(instruction)
+        if space == "param":
+            base, offset = parts_of(source)
+            kind = instruction.modifiers[-1]
+            if (
+                not isinstance(base, Symbol)
+                or base.name not in kernel.param_offsets
+                or instruction.guard is not None
+                or width(kind) < 8
+            ):
+                raise Unsupported(instruction.name)
+            start = kernel.param_offsets[base.name] + offset
+            for number, one in enumerate(targets):
+                value = kernel.params.at(start + number * width(kind) // 8).load(f"i{width(kind)}", 1)
+                self._set_uniform_later(one, self._extended(one, value, kind))
+            return
+        count, size = self._check_form(instruction)
+        if count != len(targets):
+            raise Unsupported(instruction.name)
+        if space == "shared":
+            return self._load_shared(instruction, targets, size)
+        self._flush()
+        access = kernel.access(instruction)
+        base, offset = parts_of(source)
+        place = kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site])))
+        cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
+        kernel.found.append(access)
+        kind = instruction.modifiers[-1]
+        with self._guarded(instruction) as mask:
+            if self._is_uniform(base):
+                address = self.uniform.read(base, "u64") + offset
+                whole = code.const("i64", access.size)
+                host = code.call("global_one", "i64", code.context, cache, address, mask, whole, code.thread, place)
+                self.bail_if(host.eq(0))
+                memory = code.pointer(host)
+                for number, one in enumerate(targets):
+                    value = memory.at(number * size).load(f"i{8 * size}", 1)
+                    self._set_uniform(one, self._extended(one, value, kind), mask)
+                return
+            scratch = self._targets(targets, size)
+            numbers = [code.const("i32", len(targets)), code.const("i32", size)]
+            bases = kernel.register(base.name)  # type: ignore[union-attr]
+            arguments = (
+                code.context,
+                cache,
+                bases,
+                code.const("i64", offset),
+                mask,
+                kernel.vectors,
+                *numbers,
+                code.thread,
+                place,
+            )
+            self.bail_if(code.call("global_load", "i32", *arguments).ne(FINE))
+            self._extend(scratch, kind, mask)
+
+    @contextmanager
+    def _guarded(self, instruction: Instruction) -> Iterator[Value]:
+        """The mask of the lanes that execute an instruction; the code is skipped if there are none."""
+        kernel, code = self.kernel, self.code
+        if instruction.guard is None:
+            yield kernel.mask
+            return
+        register, negated = instruction.guard
+        if kernel.varies(register.name):
+            bits = kernel.register(register.name).load("i32")
+        else:
+            bits = self.uniform.read(register, "pred").select(code.const("i32", -1), code.const("i32", 0))
+        mask = kernel.mask & (~bits if negated else bits)
+        with code.if_(mask.ne(0)):
+            yield mask
+
+    def _extended(self, register: Operand | None, value: Value, kind: str) -> Value:
+        """A loaded value of a type as one of the width of its register."""
+        if not isinstance(register, Register):
+            return value
+        bits = self.kernel.bits(register.name)
+        if bits < width(kind):
+            raise Unsupported("a register that is narrower than what is loaded")
+        return value.to(f"i{bits}", kind[0] == "s")
+
+    def _targets(self, registers: list[Operand | None], size: int) -> list[tuple[Register, Value]]:
+        """Set the array of pointers to the memory for loaded elements: registers of the elements' width, or other
+        memory, which is returned with its register."""
+        kernel = self.kernel
+        found = []
+        for number, one in enumerate(registers):
+            if isinstance(one, Register) and not kernel.varies(one.name):
+                raise Unsupported("a uniform register for what differs")
+            if isinstance(one, Register) and size >= 4 and kernel.bits(one.name) == 8 * size:
+                memory = kernel.register(one.name)
+            else:
+                memory = self.code.array("i64" if size == 8 else "i32", LANES)
+                if isinstance(one, Register):
+                    found.append((one, memory))
+            kernel.vectors.at(8 * number).store(memory)
+        return found
+
+    def _extend(self, scratch: list[tuple[Register, Value]], kind: str, mask: Value) -> None:
+        """Move loaded elements to registers of other widths."""
+        if not scratch:
+            return
+        code = self.code
+        with code.for_(code.const("i64", CHUNKS)) as chunk:
+            here = conditions(code, mask >> (chunk.to("i32") * WIDTH), WIDTH)
+            for register, memory in scratch:
+                value = memory.at(chunk * (4 * WIDTH)).load(f"<{WIDTH} x i32>", 4).to(f"i{width(kind)}")
+                value = self._extended(register, value, kind)
+                place = self.kernel.register(register.name).at(chunk * (WIDTH * self.kernel.bits(register.name) // 8))
+                place.mix(here, value, 16)
+
+    def _load_shared(self, instruction: Instruction, targets: list[Operand | None], size: int) -> None:
+        kernel, code = self.kernel, self.code
+        if instruction.guard is not None:
+            raise Unsupported("a guarded load of shared memory")
+        base, offset = parts_of(instruction.operands[1])
+        group = kernel.grouped[id(instruction)]
+        if not group.begun:
+            group.begun = True
+            self._flush()
+            bases = self._spread(base, "u32")
+            granule = kernel.shared_granule
+            words = sorted({at + granule * cell for at in group.offsets for cell in range(group.size // granule)})
+            if any(at % group.size for at in group.offsets):
+                raise Unsupported("loads that may be misaligned")
+            offsets = Value(code, "ptr", kernel.module.numbers(words))
+            group.scratch = code.array("i32", LANES)
+            numbers = [len(words), min(group.offsets), max(group.offsets) + group.size, group.size - 1, group.kind]
+            arguments = [code.const("i32", number) for number in numbers]
+            start = code.const("i32", SHARED_START)
+            group.lie = code.call(
+                "shared_group",
+                "i32",
+                code.context,
+                code.state,
+                bases,
+                start,
+                group.scratch,
+                kernel.mask,
+                offsets,
+                *arguments,
+                code.thread,
+                kernel.site_pointer(group.place),
+            )
+            self.bail_if(group.lie.is_("slt", 0))
+        if self._is_uniform(base):
+            start = (self.uniform.read(base, "u32") - SHARED_START + offset).to("i64")
+            for number, one in enumerate(targets):
+                value = kernel.shared.at(start).at(number * size).load(f"i{8 * size}", 1)
+                self._set_uniform_later(one, self._extended(one, value, instruction.modifiers[-1]))
+            return
+        self.pending.append(instruction)
+
+    def _shared_vector(self, operands: RegisterOperands, instruction: Instruction) -> None:
+        """The elements of one vector of lanes of a load whose group has been checked."""
+        kernel, code = self.kernel, self.code
+        group = kernel.grouped[id(instruction)]
+        _, offset = parts_of(instruction.operands[1])
+        target = instruction.operands[0]
+        targets = target.elements if isinstance(target, Vector) else (target,)
+        size = width(instruction.modifiers[-1]) // 8
+        assert group.scratch is not None
+        assert group.lie is not None
+        assert operands.chunk is not None
+        starts = group.scratch.at(operands.chunk * (4 * WIDTH)).load(f"<{WIDTH} x i32>", 16)
+        first = starts[0].to("i64", True)
+        kind = f"<{WIDTH} x i{8 * size}>"
+        for number, one in enumerate(targets):
+            if one is None:
+                continue
+            at = offset + number * size
+            equal, row, anyhow, done = (code.new_label() for _ in range(4))
+            code.line(f"switch {group.lie}, label %{anyhow} [i32 {EQUAL}, label %{equal} i32 {IN_A_ROW}, label %{row}]")
+            code.label(equal)
+            a = kernel.shared.at(first).at(at).load(f"i{8 * size}").splat(WIDTH)
+            code.jump(done)
+            code.label(row)
+            b = kernel.shared.at(first).at(at).load(kind, 4)
+            code.jump(done)
+            code.label(anyhow)
+            wide = starts.to("i64", True)
+            places = code.let(f"<{WIDTH} x ptr>", f"getelementptr i8, {kernel.shared.at(at)}, {wide}")
+            ones = code.const(f"<{WIDTH} x i1>", 1)
+            suffix = f"v{WIDTH}i{8 * size}.v{WIDTH}p0"
+            c = code.call(
+                f"llvm.masked.gather.{suffix}", kind, places, code.const("i32", size), ones, code.const(kind, 0)
+            )
+            code.jump(done)
+            code.label(done)
+            found = code.let(kind, f"phi {kind} [{a.name}, %{equal}], [{b.name}, %{row}], [{c.name}, %{anyhow}]")
+            operands.write(one, self._extended(one, found, instruction.modifiers[-1]))
+
+    def _vector(self, operands: RegisterOperands, instruction: Instruction) -> None:
+        if instruction.opcode == "ld":
+            self._shared_vector(operands, instruction)
+        else:
+            super()._vector(operands, instruction)
+
+    def _store(self, instruction: Instruction) -> None:
+        kernel, code = self.kernel, self.code
+        count, size = self._check_form(instruction)
+        space = space_of(instruction)
+        if space == "param":
+            raise Unsupported(instruction.name)
+        access = kernel.access(instruction)
+        source = instruction.operands[1]
+        sources = list(source.elements) if isinstance(source, Vector) else [source]
+        if count != len(sources):
+            raise Unsupported(instruction.name)
+        self._flush()
+        values = [self._spread(one, f"b{8 * size}") for one in sources]
+        for number, value in enumerate(values):
+            kernel.vectors.at(8 * number).store(value)
+        base, offset = parts_of(instruction.operands[0])
+        numbers = [code.const("i32", len(sources)), code.const("i32", size)]
+        if space == "shared":
+            place = kernel.site_pointer(kernel.place(Counted("shared", access.counted, [access.site])))
+            bases = self._spread(base, "u32")
+            kind = code.const("i32", access.counted * 2 + access.paired)
+            start = code.const("i32", SHARED_START - offset)
+            with self._guarded(instruction) as mask:
+                arguments = (
+                    code.context,
+                    code.state,
+                    bases,
+                    start,
+                    mask,
+                    kernel.vectors,
+                    *numbers,
+                    kind,
+                    code.thread,
+                    place,
+                )
+                self.bail_if(code.call("shared_store", "i32", *arguments).ne(FINE))
+            return
+        place = kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site])))
+        cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
+        kernel.found.append(access)
+        bases = self._spread(base, "u64")
+        with self._guarded(instruction) as mask:
+            arguments = (
+                code.context,
+                cache,
+                bases,
+                code.const("i64", offset),
+                mask,
+                kernel.vectors,
+                *numbers,
+                code.thread,
+                place,
+            )
+            self.bail_if(code.call("global_store", "i32", *arguments).ne(FINE))

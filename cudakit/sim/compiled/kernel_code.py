@@ -1,0 +1,175 @@
+"""The registers, constants and counted accesses of a kernel that is being written."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cudakit.sim.compiled.analysis import Uniformity
+from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.context import conditions
+from cudakit.sim.compiled.ir import Code, Module, Value, Variable
+from cudakit.sim.compiled.layout import CONTEXT, LANES, SITE_BYTES, WIDTH
+from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
+from cudakit.sim.values.lanewise import width
+
+I32 = f"<{LANES} x i32>"
+
+
+@dataclass
+class Counted:
+    """What a place in the table of sites counts: requests of ``size`` bytes per lane in shared or global memory
+    ("shared", "global"), or other instructions ("other"), for one site or for several with equal counts."""
+
+    kind: str
+    size: int
+    sites: list[Site] = field(default_factory=list)
+
+
+@dataclass
+class Group:
+    """Loads of shared memory with one base, which are checked and counted together."""
+
+    place: int
+    size: int
+    kind: int
+    offsets: list[int] = field(default_factory=list)
+    begun: bool = False
+    scratch: Value | None = None
+    lie: Value | None = None
+
+
+class KernelCode:
+    """A kernel that is being written: its registers, constants and counted accesses.
+
+    ``accesses`` and ``sites`` are the interpreter's, by the id of their instruction; ``address_of`` returns the address
+    of a variable within its space; ``shared_granule`` is the number of bytes of shared memory that are checked
+    together. ``counted`` are the places of the table of sites, ``found`` the accesses to global memory that remember an
+    allocation.
+    """
+
+    # set while the kernel is written: its code, the vector of the current loop, pointers and words of the context, and
+    # the lanes that run: their mask and number, whether no other lane is live, and whether none has anything left to do
+    code: Code
+    chunk: Value | None
+    params: Value
+    shared: Value
+    site_table: Value
+    caches: Value
+    counts: Value
+    limit: Value
+    jumps: Variable
+    vectors: Value
+    grouped: dict[int, Group]
+    active: Value
+    mask: Value
+    lanes: Value
+    next: Value
+    alone: Value
+    together: Value
+
+    def __init__(
+        self,
+        module: Module,
+        program: Program,
+        accesses: Mapping[int, MemoryAccess],
+        sites: Mapping[int, Site],
+        param_offsets: Mapping[str, int],
+        address_of: Callable[[str], int],
+        shared_granule: int,
+    ) -> None:
+        self.module, self.program, self.shared_granule = module, program, shared_granule
+        self.accesses, self.sites, self.param_offsets, self.address_of = accesses, sites, param_offsets, address_of
+        self.uniformity = Uniformity(program)
+        self.counted: list[Counted] = []
+        self.found: list[MemoryAccess] = []
+        # why machine code gives up, by the number of the exit
+        self.reasons: list[str] = ["the end of the kernel"]
+        self.places: dict[str, int] = {}
+        # registers that may be read before they are written, and the places of the masks of the lanes that wrote them
+        unset = [name for name, slot in program.slots.items() if slot in program.unset]
+        self.unset = {name: 4 * number for number, name in enumerate(sorted(unset))}
+        self.unset_bytes = offset = -(-4 * len(unset) // 64) * 64
+        for name in program.function.registers:
+            self.places[name] = offset
+            offset += {1: 64, 16: 64, 32: 128, 64: 256}[self.bits(name)] if self.varies(name) else 64
+        self.register_bytes = max(offset, 64)
+
+    def varies(self, name: str) -> bool:
+        return name in self.uniformity.varying
+
+    def bits(self, name: str) -> int:
+        kind = self.program.function.registers[name]
+        bits = 1 if kind == "pred" else max(width(kind), 16)
+        if bits not in (1, 16, 32, 64):
+            raise Unsupported(f"registers of .{kind}")
+        return bits
+
+    def register(self, name: str) -> Value:
+        return self.code.registers.at(self.places[name])
+
+    def load(self, name: str, chunk: Value | None) -> Value:
+        """A register from memory: the vector ``chunk`` of it, or the value that all lanes share."""
+        bits, place = self.bits(name), self.register(name)
+        if chunk is None:
+            return place.load("i8").to("i1") if bits == 1 else place.load(f"i{bits}")
+        if bits == 1:
+            return conditions(self.code, place.load("i32") >> (chunk.to("i32") * WIDTH), WIDTH)
+        return place.at(chunk * (WIDTH * bits // 8)).load(f"<{WIDTH} x i{bits}>", 16)
+
+    def constant(self, operand: Operand | None, bits: int) -> Value:
+        """An operand that is not a register."""
+        code = self.code
+        if isinstance(operand, Immediate):
+            value = operand.bits
+            if operand.type == "f64" and bits == 32:
+                (value,) = struct.unpack(
+                    "<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", operand.bits))[0])
+                )
+            elif operand.type in ("f32", "f64") and int(operand.type[1:]) != bits:
+                raise Unsupported("a literal of another width")
+            return code.const(f"i{bits}", value & ((1 << bits) - 1))
+        if isinstance(operand, Special):
+            return self.special(operand.name)
+        if isinstance(operand, Symbol):
+            return code.const(f"i{bits}", self.symbol(operand.name) & ((1 << bits) - 1))
+        if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            return code.const(f"i{bits}", (self.symbol(operand.base.name) + operand.offset) & ((1 << bits) - 1))
+        raise Unsupported("this operand")
+
+    def symbol(self, name: str) -> int:
+        try:
+            return self.address_of(name)
+        except KeyError:
+            raise Unsupported(f"the symbol {name}") from None
+
+    def special(self, name: str) -> Value:
+        code, chunk = self.code, self.chunk
+        stem, _, axis = name[1:].partition(".")
+        if stem == "tid" and chunk is not None:
+            return code.ids.at("xyz".index(axis) * 4 * LANES).at(chunk * (4 * WIDTH)).load(f"<{WIDTH} x i32>", 16)
+        if stem == "laneid" and chunk is not None:
+            return code.lane_numbers("i32", WIDTH) + (chunk.to("i32") * WIDTH).splat(WIDTH)
+        if stem == "warpid":
+            return code.thread >> 5
+        if stem in ("ctaid", "ntid", "nctaid"):
+            return code.context.at(CONTEXT[f"{stem}_{axis}"]).load("i32")
+        raise Unsupported(f"the special register {name}")
+
+    def place(self, counted: Counted) -> int:
+        """The number of a new place in the table of sites."""
+        self.counted.append(counted)
+        return len(self.counted) - 1
+
+    def site_pointer(self, place: int) -> Value:
+        return self.site_table.at(place * SITE_BYTES)
+
+    def access(self, instruction: Instruction) -> MemoryAccess:
+        found = self.accesses.get(id(instruction))
+        if found is None:
+            raise Unsupported(instruction.name)
+        return found

@@ -1,0 +1,329 @@
+"""Runs a launch in machine code.
+
+``run_compiled`` returns False if the interpreter must run the launch, since an access may be a fault. Memory is then as
+before the launch. So machine code reports nothing itself, and its checks may be coarser than the interpreter's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.ir import Module
+from cudakit.sim.compiled.kernel import KernelWriter
+from cudakit.sim.compiled.layout import (
+    BAIL,
+    CACHE,
+    CACHE_BYTES,
+    CONTEXT,
+    CONTEXT_BYTES,
+    EXITED,
+    FINE,
+    LANES,
+    PATTERN,
+    PATTERN_BYTES,
+    PATTERNS,
+    PENDING_BYTES,
+    PENDING_MOST,
+    SHIFTS,
+    SITE,
+    SITE_BYTES,
+    STATE_BYTES,
+)
+from cudakit.sim.compiled.machine import Machine, run_blocks
+from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.lanes import Array, Geometry, LaneSet
+from cudakit.sim.lockstep.memory import Allocation, MemoryFault
+from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.run import KernelRun
+from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.lockstep.traffic import wavefronts
+
+_FIND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+_COUNT_PATTERN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+# bytes of the allocations that a launch stores to: they are copied, so that they can be put back
+_MOST_SAVED = 1 << 27
+# seconds that LLVM takes for a line of text, measured on 2.5 GHz
+_SECONDS_PER_LINE = 1e-4
+# seconds of machine code between two chances for an interrupt
+_PART = 0.2
+_WARP = Geometry(1, (LANES, 1, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelSource:
+    """A kernel to compile. ``param_offsets``: the parameters' offsets in bytes; ``address_of`` returns the address of a
+    variable within its space. ``shared_granule`` and ``global_granule``: the bytes that are checked together, 1 or 4.
+    ``refusal``: why it cannot be compiled, if the caller knows."""
+
+    program: Program
+    sites: Iterable[Site]
+    param_offsets: Mapping[str, int]
+    address_of: Callable[[str], int]
+    shared_granule: int
+    global_granule: int
+    refusal: str = ""
+
+
+class CompiledKernel:
+    """A kernel as machine code. Raises Unsupported if it cannot be compiled. ``cost``: an estimate of the seconds that
+    ``compile`` takes."""
+
+    def __init__(self, source: KernelSource) -> None:
+        if source.refusal:
+            raise Unsupported(source.refusal)
+        program = source.program
+        owners = (getattr(value, "__self__", None) for value in program.namespace.values())
+        accesses = {id(one.site.instruction): one for one in owners if isinstance(one, MemoryAccess)}
+        own = {id(instruction) for instruction in program.function.instructions}
+        sites = {id(site.instruction): site for site in source.sites if id(site.instruction) in own}
+        self._module = Module()
+        self.writer = KernelWriter(
+            self._module, program, accesses, sites, source.param_offsets, source.address_of, source.shared_granule
+        )
+        self.writer.write()
+        self.cost = self._module.lines() * _SECONDS_PER_LINE
+        self.shifts = tuple({4: 2, 1: 0}[granule] for granule in (source.shared_granule, source.global_granule))
+        self.patterns = _memory(PATTERN_BYTES * PATTERNS)
+
+    def compile(self) -> None:
+        """Make the machine code."""
+        self.run_blocks = run_blocks()
+        self._machine = Machine(self._module, speed=1)
+        self.warp = self._machine.address("warp")
+
+
+def _memory(size: int, fill: int | None = 0) -> Array:
+    """``size`` bytes at an address that vectors can be loaded from; ``fill`` None: of any value."""
+    whole = max(size, 64) + 64
+    raw = np.empty(whole, np.uint8) if fill is None else np.full(whole, fill, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + max(size, 64)]
+
+
+def run_compiled(kernel: CompiledKernel, run: KernelRun, written: set[Allocation] | None) -> bool:
+    """Run a launch and collect its counts in ``run``. ``written``: the allocations that it may store to; None: any.
+    Returns False if the interpreter must run it."""
+    if run.config.cluster_barriers or run.cluster_size > 1:
+        return False
+    return _Launch(kernel, run, written).run()
+
+
+class _Launch:
+    """One launch of a compiled kernel: the memory that it shares with Python."""
+
+    def __init__(self, kernel: CompiledKernel, run: KernelRun, written: set[Allocation] | None) -> None:
+        self.kernel, self.launch, self.written = kernel, run, written
+        # the bytes of allocations before the launch stored to them
+        self.saved: dict[Allocation, Array] = {}
+        # the memory that machine code has the addresses of
+        self.stores: list[Array] = []
+        self.error: BaseException | None = None
+        self.checked = not run.checks.isdisjoint(("race", "init"))
+        self.kept: dict[str, Any] = {}
+        # the tables of the allocations that the launch stores to, and of those that it loads from too
+        self.writes: dict[Allocation, Array] = {}
+        self.reads: dict[Allocation, Array] = {}
+        writer = kernel.writer
+        self.context = _memory(CONTEXT_BYTES)
+        self.context[SHIFTS:CONTEXT_BYTES].view(np.int32)[:] = np.arange(LANES)[::-1]
+        words = self.context[:SHIFTS].view(np.int64)
+        config = run.config
+        warps = -(-config.threads // LANES)
+        shared_bytes = -(-config.shared_bytes // 32) * 32
+        shared_shift, self.global_shift = kernel.shifts
+        shared_cells = -(-config.shared_bytes // (1 << shared_shift))
+        self.caches = (
+            self._keep("caches", CACHE_BYTES * max(len(writer.found), 1)).view(np.int64).reshape(-1, CACHE_BYTES // 8)
+        )
+        # no allocation is known yet
+        self.caches[:, CACHE["low"] // 8] = np.iinfo(np.int64).max
+        params = self._keep("params", len(config.params) + 64)
+        params[: len(config.params)] = np.frombuffer(config.params, np.uint8)
+        self._keep("shared", shared_bytes + 1024, 0xFF)
+        for name, size in (
+            ("writes", 8 * shared_cells),
+            ("reads", 8 * shared_cells),
+            ("sites", SITE_BYTES * max(len(writer.counted), 1)),
+            ("counts", 24 * len(writer.program.blocks)),
+            ("registers", writer.register_bytes * warps),
+            ("states", STATE_BYTES * warps),
+        ):
+            self._keep(name, size)
+        self._keep("pending", PENDING_BYTES * (PENDING_MOST + 1), None)
+        places = self._keep("start_states", STATE_BYTES * warps).view(np.int32).reshape(warps, -1)
+        if config.threads % LANES:
+            places[-1, config.threads % LANES : LANES] = EXITED
+        ids = self._keep("thread_ids", 12 * LANES * warps).view(np.int32).reshape(warps, 3, LANES)
+        linear = np.arange(warps * LANES).reshape(warps, LANES)
+        x, y, _ = config.block
+        ids[:, 0], ids[:, 1], ids[:, 2] = linear % x, linear // x % y, linear // (x * y)
+        self.kept["find"] = _FIND(self._find)
+        self.kept["count_pattern"] = _COUNT_PATTERN(_count_pattern)
+        values: dict[str, Any] = {
+            name: memory.ctypes.data for name, memory in self.kept.items() if isinstance(memory, np.ndarray)
+        }
+        for name in ("find", "count_pattern"):
+            values[name] = ctypes.cast(self.kept[name], ctypes.c_void_p).value
+        for name, sizes in (("nctaid", config.grid), ("ntid", config.block)):
+            values |= {f"{name}_{axis}": size for axis, size in zip("xyz", sizes, strict=True)}
+        values |= {
+            "shared_limit": config.shared_bytes,
+            "shared_bytes": shared_bytes,
+            "shared_cells": shared_cells,
+            "shared_shift": shared_shift,
+            "global_shift": self.global_shift,
+            "warps": warps,
+            "register_bytes": writer.register_bytes,
+            "unset_bytes": writer.unset_bytes,
+            "patterns": kernel.patterns.ctypes.data,
+            "step_limit": min(config.step_limit, 1 << 62),
+            "counting": config.counting,
+            "checked": self.checked,
+            "init": "init" in run.checks,
+        }
+        for name, value in values.items():
+            words[CONTEXT[name] // 8] = value
+
+    def _keep(self, name: str, size: int, fill: int | None = 0) -> Array:
+        found = self.kept[name] = _memory(size, fill)
+        return found
+
+    def run(self) -> bool:
+        blocks, first, step = self.launch.config.blocks, 0, 1
+        while first < blocks:
+            # in parts, so that an interrupt (Ctrl-C) has to wait for a part only
+            count, started = min(step, blocks - first), perf_counter()
+            status = self.kernel.run_blocks(self.context.ctypes.data, self.kernel.warp, first, first + count)
+            if status != FINE or self.error is not None:
+                for allocation, store in self.saved.items():
+                    allocation.store[:] = store
+                if self.error is not None:
+                    raise self.error
+                return False
+            first += count
+            step = max(1, min(step * 2, int(count * _PART / max(perf_counter() - started, 1e-9))))
+        self._define()
+        self._collect()
+        return True
+
+    def _find(self, pointer: int, low: int, end: int) -> int:
+        """Find the allocation of an access, for its place in ``caches`` at ``pointer``."""
+        try:
+            return self._found(pointer, low, end)
+        except BaseException as error:  # machine code must not be left by an exception
+            self.error = error
+            return BAIL
+
+    def _found(self, pointer: int, low: int, end: int) -> int:
+        number = (pointer - self.caches.ctypes.data) // CACHE_BYTES
+        access = self.kernel.writer.found[number]
+        stores = access.site.instruction.opcode == "st"
+        try:
+            allocation = self.launch.space.covering(low, end - low)
+        except MemoryFault:
+            return BAIL
+        may_change = self.written is None or allocation in self.written
+        cached = "nc" in access.site.instruction.modifiers and may_change
+        if allocation.bounds is not None or cached or (stores and not may_change):
+            return BAIL
+        if stores and allocation not in self.saved:
+            self.saved[allocation] = allocation.store.copy()
+            if sum(map(len, self.saved.values())) > _MOST_SAVED:
+                return BAIL
+        self.stores.append(allocation.store)
+        writes = reads = undefined = 0
+        if self.checked and may_change and allocation.kind != "constant":
+            writes = self._table(self.writes, allocation)
+            if not stores:
+                reads = self._table(self.reads, allocation)
+                # stores to it that were found before it was read
+                same = self.caches[:, CACHE["writes"] // 8] == writes
+                self.caches[same, CACHE["reads"] // 8] = reads
+            elif allocation in self.reads:
+                reads = self._table(self.reads, allocation)
+        if "init" in self.launch.checks and not stores:
+            found = allocation.undefined_bytes()
+            if found is not None:
+                self.stores.append(found)
+                undefined = found.ctypes.data
+        row = {
+            "base": allocation.base,
+            "low": allocation.address,
+            "high": allocation.end,
+            "writes": writes,
+            "reads": reads,
+        }
+        row |= {
+            "undefined": undefined,
+            "shift": allocation.store.ctypes.data - allocation.base,
+            "flags": bool(writes or undefined),
+        }
+        for name, value in row.items():
+            self.caches[number, CACHE[name] // 8] = value
+        return FINE
+
+    def _table(self, tables: dict[Allocation, Array], allocation: Allocation) -> int:
+        """The address of an allocation's table, which is made if there is none."""
+        if allocation not in tables:
+            tables[allocation] = np.zeros(len(allocation.store) >> self.global_shift, np.int64)
+        return tables[allocation].ctypes.data
+
+    def _define(self) -> None:
+        """Mark the memory that the launch stored to as initialised."""
+        for allocation, writes in self.writes.items():
+            undefined = allocation.undefined_bytes()
+            if undefined is not None:
+                undefined.view(np.uint32 if self.global_shift else np.uint8)[writes != 0] = 0
+                allocation.forget_if_defined()
+
+    def _collect(self) -> None:
+        """Add the counts to those of the launch."""
+        run, writer = self.launch, self.kernel.writer
+        blocks = self.kept["counts"].view(np.int64)[: 3 * len(writer.program.blocks)].reshape(-1, 3)
+        for block, counts in zip(writer.program.blocks, blocks.tolist(), strict=True):
+            if counts[0]:
+                run.block_counts[block.number] = counts
+        if not run.counting:
+            return
+        table = self.kept["sites"].view(np.int64).reshape(-1, SITE_BYTES // 8)
+        for counted, row in zip(writer.counted, table.tolist(), strict=False):
+            requests, lanes, cost, ideal, worst = (
+                row[SITE[name] // 8] for name in ("requests", "lanes", "cost", "ideal", "worst")
+            )
+            # a load that ptxas merges with its neighbours is counted at the first of them
+            for site in counted.sites if requests and (counted.size or counted.kind == "other") else ():
+                tally = run.tally(site)
+                if counted.kind == "other":
+                    tally.requests += requests
+                    tally.lanes += lanes
+                elif counted.kind == "global":
+                    tally.sector_requests += requests
+                    tally.global_bytes += lanes * counted.size
+                    tally.sectors += cost
+                    tally.ideal_sectors += ideal
+                else:
+                    tally.wavefront_requests += requests
+                    tally.shared_bytes += lanes * counted.size
+                    tally.wavefronts += cost
+                    tally.ideal_wavefronts += ideal
+                    tally.worst_ways = max(tally.worst_ways, worst)
+
+
+def _count_pattern(pointer: int) -> int:
+    """Compute the wavefronts of a pattern of shared memory that is new to the table of patterns."""
+    entry = np.ctypeslib.as_array((ctypes.c_int32 * (PATTERN_BYTES // 4)).from_address(pointer))
+    mask, kind = int(entry[PATTERN["mask"] // 4]), int(entry[PATTERN["kind"] // 4])
+    offsets = entry[PATTERN["offsets"] // 4 :][:LANES]
+    index = np.flatnonzero([mask >> lane & 1 for lane in range(LANES)])
+    lanes = LaneSet(_WARP, index, len(index))
+    found = wavefronts(lanes, offsets[index].astype(np.int32), kind >> 1, bool(kind & 1))
+    for name, value in zip(("passes", "fewest", "worst"), found, strict=True):
+        entry[PATTERN[name] // 4] = value
+    return FINE

@@ -1,0 +1,75 @@
+"""The memory that machine code and Python share: words of 8 bytes, by name."""
+
+from __future__ import annotations
+
+LANES = 32
+# lanes of the vectors in which arithmetic is done; a warp is CHUNKS of them
+WIDTH = 8
+CHUNKS = LANES // WIDTH
+
+
+def _numbered(*names: str) -> dict[str, int]:
+    return {name: 8 * number for number, name in enumerate(names)}
+
+
+# the state of a launch; offsets in bytes
+CONTEXT = _numbered(
+    *(
+        "params",
+        "shared",
+        "shared_limit",
+        "shared_bytes",
+        "shared_cells",
+        "shared_shift",
+        "global_shift",
+        "writes",
+        "reads",
+    ),
+    # the time: increases at each barrier; the time before the block's last barrier; the times of the last accesses
+    *("now", "floor", "last_write", "last_read", "full", "looks"),
+    *("pending", "pending_count"),
+    *("ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z", "block"),
+    *(
+        "warps",
+        "registers",
+        "register_bytes",
+        "states",
+        "start_states",
+        "thread_ids",
+        "local",
+        "local_bytes",
+        "unset_bytes",
+    ),
+    *("sites", "counts", "caches", "patterns", "find", "count_pattern", "step_limit", "counting", "checked", "init"),
+    "exited",
+)
+# after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
+SHIFTS = -(-8 * len(CONTEXT) // 64) * 64
+CONTEXT_BYTES = SHIFTS + 4 * LANES
+# per site: how often, by how many lanes; and the cost: sectors or wavefronts, the least possible, the worst
+SITE = _numbered("requests", "lanes", "cost", "ideal", "worst")
+SITE_BYTES = 64
+# per global access: the allocation that it found last. `flags`: whether its accesses need checks
+CACHE = _numbered("base", "low", "high", "writes", "reads", "undefined", "shift", "flags")
+CACHE_BYTES = 64
+# per warp: the place of each lane in the program (32 numbers of 4 bytes), and the time of its last bar.warp.sync
+SYNCED = 128
+STATE_BYTES = 192
+# places that are not blocks of the program
+EXITED, WAITING, DEFERRED = 0x7FFFFFFF, 0x40000000, 0x20000000
+# loads of shared memory of which the next barrier decides whether they matter
+PENDING = {"time": 0, "mask": 8, "thread": 12, "offsets": 16, "count": 24, "bases": 64}
+PENDING_BYTES, PENDING_MOST = 192, 4096
+# patterns of shared requests and their wavefronts
+PATTERN = {"mask": 0, "kind": 4, "passes": 8, "fewest": 12, "worst": 16, "offsets": 64}
+PATTERN_BYTES, PATTERNS = 192, 256
+# A word of a table of shared accesses is time << 16 | several << 14 | thread, a word of a table of global accesses
+# (block + 1) << 34 | time << 12 | several << 10 | thread. `several`: 0 one thread, 1 threads of one warp (global: of
+# one block), 2 others.
+TIME, SEVERAL, THREAD = 16, 14, (1 << 14) - 1
+BLOCK, GLOBAL_TIME, GLOBAL_SEVERAL, GLOBAL_THREAD = 34, 12, 10, (1 << 10) - 1
+MOST_TIME = (1 << (BLOCK - GLOBAL_TIME)) - 1
+# the results of functions that can fail: the interpreter must run the launch
+FINE, BAIL = 0, -1
+# the order of the offsets of a shared access in each vector of WIDTH lanes
+ANYHOW, EQUAL, IN_A_ROW = 0, 1, 2

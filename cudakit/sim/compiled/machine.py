@@ -1,0 +1,65 @@
+"""Compiles LLVM IR with llvmlite. Importing this module requires it."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from cudakit.sim.compiled.ir import Module
+from cudakit.sim.compiled.runtime import runtime
+
+RUN_BLOCKS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+# lines of a module above which code generation is not optimised: LLVM's time grows faster than the code
+_LARGE = 20_000
+
+
+@cache
+def _target(opt: int) -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features, opt=opt
+    )
+
+
+class Machine:
+    """The machine code of a module, kept as long as this object."""
+
+    def __init__(self, module: Module, *, speed: int) -> None:
+        """``speed``: LLVM's level of optimisation."""
+        parsed = llvm.parse_assembly(module.text())
+        parsed.verify()
+        target = _target(0 if module.lines() > _LARGE else 2)
+        options = llvm.create_pipeline_tuning_options(speed_level=speed)
+        # the code is in vectors already, and loops over them are not faster if they are unrolled
+        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+        builder = llvm.create_pass_builder(target, options)
+        builder.getModulePassManager().run(parsed, builder)
+        self._engine = llvm.create_mcjit_compiler(parsed, target)
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        found: int = self._engine.get_function_address(name)
+        return found
+
+
+@cache
+def shared_machine() -> Machine:
+    """The machine code of the runtime; kernels find its functions by their names."""
+    module = runtime()
+    made = Machine(module, speed=2)
+    for name in module.defined:
+        llvm.add_symbol(name, made.address(name))
+    return made
+
+
+@cache
+def run_blocks() -> Any:
+    """The runtime's function that runs blocks."""
+    return RUN_BLOCKS(shared_machine().address("run_blocks"))

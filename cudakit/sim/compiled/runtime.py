@@ -1,0 +1,18 @@
+"""The machine code that all kernels share.
+
+Machine code reports nothing: the interpreter runs a launch again that may fail a check.
+"""
+
+from __future__ import annotations
+
+from cudakit.sim.compiled import blocks, global_memory, shared_memory, traffic
+from cudakit.sim.compiled.ir import Module
+
+
+def runtime() -> Module:
+    """All functions."""
+    module = Module()
+    for room in (shared_memory, traffic, global_memory, blocks):
+        for write in room.FUNCTIONS:
+            write(module)
+    return module

@@ -1,0 +1,235 @@
+"""Machine code for accesses to shared memory, with their checks.
+
+The checks are those of ``sim/checks/shared_memory.py``, made coarser if that is simpler: the interpreter
+runs the launch again at least whenever it would report something.
+"""
+
+from __future__ import annotations
+
+from cudakit.sim.compiled.context import I32, I64, address, conditions, get, put, scatter
+from cudakit.sim.compiled.ir import Code, Module, Value, Variable
+from cudakit.sim.compiled.layout import (
+    ANYHOW,
+    BAIL,
+    EQUAL,
+    FINE,
+    IN_A_ROW,
+    LANES,
+    PENDING,
+    PENDING_BYTES,
+    PENDING_MOST,
+    SEVERAL,
+    SYNCED,
+    THREAD,
+    TIME,
+    WIDTH,
+)
+
+
+def _flush(module: Module) -> None:
+    """Enter the pending loads in the table of reads."""
+    with module.function("flush", "void", context="ptr") as c:
+        records, table, shift = address(c, "pending"), address(c, "reads"), get(c, "shared_shift").to("i32")
+        lowest = (get(c, "floor") << TIME) | ((1 << TIME) - 1)
+        count = get(c, "pending_count")
+        put(c, "pending_count", 0)
+        with c.for_(count) as number:
+            record = records.at(number * PENDING_BYTES)
+            time = record.at(PENDING["time"]).load("i64")
+            put(c, "last_read", time)
+            mask, thread = record.at(PENDING["mask"]).load("i32"), record.at(PENDING["thread"]).load("i32")
+            offsets, bases = record.at(PENDING["offsets"]).load("ptr"), record.at(PENDING["bases"])
+            with c.for_(record.at(PENDING["count"]).load("i32")) as place:
+                offset = offsets.at(place.to("i64") * 4).load("i32")
+                left = c.variable("i32", 0)
+                left.value = mask
+                with c.if_(shift.eq(2)):
+                    _enter_row(c, bases, offset, left, table, lowest, (time << TIME) | thread.to("i64"))
+                with c.each_bit(left.value) as lane:
+                    byte = bases.at(lane.to("i64") * 4).load("i32") + offset
+                    cell = table.at((byte >> shift).to("i64") * 8)
+                    old, me = cell.load("i64"), (thread + lane).to("i64")
+                    who = old & THREAD
+                    near = (who >> 5).eq(me >> 5).select(c.const("i64", 1), c.const("i64", 2))
+                    met = who.eq(me).select(c.const("i64", 0), near)
+                    several = (old >> SEVERAL) & 3
+                    several = several.gt(met).select(several, met)
+                    several = old.le(lowest).select(c.const("i64", 0), several)
+                    cell.store((time << TIME) | (several << SEVERAL) | me)
+        c.return_()
+
+
+def _enter_row(c: Code, bases: Value, offset: Value, left: Variable, table: Value, lowest: Value, word: Value) -> None:
+    """Enter loads of consecutive words by a whole warp, if these have not been read since the last barrier: a frequent
+    case. ``left`` are the lanes that remain to be entered."""
+    offsets = bases.load(I32, 32)
+    row = (offsets - offsets[0].splat(LANES) - c.lane_numbers("i32", LANES, 4)).reduce("or").eq(0)
+    with c.if_(row & left.value.eq(-1)):
+        cells = table.at(((offsets[0] + offset) >> 2).to("i64") * 8)
+        with c.if_(cells.load(I64, 8).reduce("umax").le(lowest)):
+            cells.store(word.splat(LANES) + c.lane_numbers("i64", LANES), 8)
+            left.value = 0
+
+
+def _unordered(c: Code, old: Value, me: Value, lowest: Value, synced: Value) -> Value:
+    """Whether an earlier access by one thread is not ordered before an access by ``me``."""
+    who = old & THREAD
+    ordered = (who >> 5).eq(me >> 5) & old.le(synced)
+    return old.gt(lowest) & who.ne(me) & ~ordered
+
+
+def _marks(c: Code) -> tuple[Value, Value]:
+    """The largest words of accesses before the block's last barrier, and before the warp's last bar.warp.sync."""
+    whole = (1 << TIME) - 1
+    return (get(c, "floor") << TIME) | whole, (c.state.at(SYNCED).load("i64") << TIME) | whole
+
+
+def _shared_group(module: Module) -> None:
+    """The checks and counts of loads of shared memory at the same addresses plus constants. ``bases``: the addresses,
+    ``start`` the address of the first byte; ``out``: receives the byte offsets, valid in all lanes. ``offsets``: the
+    units that the loads access. Returns how the offsets lie, or BAIL."""
+    arguments = {"bases": "ptr", "start": "i32", "out": "ptr", "mask": "i32", "offsets": "ptr", "count": "i32"}
+    arguments |= {"lowest": "i32", "highest": "i32", "odd": "i32", "kind": "i32", "thread": "i32", "site": "ptr"}
+    with module.function("shared_group", "i32", context="ptr", state="ptr", **arguments) as c:
+        sane = _sane(c)
+        c.out.store(sane, 32)
+        _within(c, sane, c.lowest, c.highest, c.odd)
+        with c.if_(get(c, "checked").ne(0)):
+            recent = get(c, "last_write").gt(get(c, "floor"))
+            with c.if_(recent | get(c, "full").eq(0)):
+                _check_loads(c)
+            with c.if_(get(c, "pending_count").ge(PENDING_MOST), rare=True):
+                c.call("flush", "void", c.context)
+            number = get(c, "pending_count")
+            record = address(c, "pending").at(number * PENDING_BYTES)
+            for name, value in (
+                ("time", get(c, "now")),
+                ("mask", c.mask),
+                ("thread", c.thread),
+                ("offsets", c.offsets),
+                ("count", c.count),
+            ):
+                record.at(PENDING[name]).store(value)
+            record.at(PENDING["bases"]).store(sane, 32)
+            put(c, "pending_count", number + 1)
+        with c.if_(get(c, "counting").ne(0)):
+            c.call("count_shared", "void", c.context, c.site, c.out, c.mask, c.kind)
+        starts = sane.shuffle([lane // WIDTH * WIDTH for lane in range(LANES)])
+        steps = sane - starts
+        with c.if_(steps.reduce("or").eq(0)):
+            c.return_(EQUAL)
+        row = c.const(I32, [lane % WIDTH * 4 for lane in range(LANES)])
+        with c.if_((steps - row).reduce("or").eq(0)):
+            c.return_(IN_A_ROW)
+        c.return_(ANYHOW)
+
+
+def _sane(c: Code) -> Value:
+    """The byte offsets of a shared access; inactive lanes have that of the first active one."""
+    offsets = c.bases.load(I32, 32) - c.start.splat(LANES)
+    first = offsets[c.first_bit(c.mask)]
+    return conditions(c, c.mask, LANES).select(offsets, first.splat(LANES))
+
+
+def _within(c: Code, sane: Value, lowest: Value, highest: Value, odd: Value) -> None:
+    """Bail out unless all accesses are aligned and in the block's memory."""
+    bias = 1 << 31
+    low = (sane ^ bias).reduce("umin") ^ bias
+    high = (sane ^ bias).reduce("umax") ^ bias
+    limit = get(c, "shared_limit").to("i32")
+    outside = (low + lowest).is_("slt", 0) | (high + highest).is_("sgt", limit)
+    crooked = (sane.reduce("or") & odd).ne(0)
+    with c.if_(outside | crooked, rare=True):
+        c.return_(BAIL)
+
+
+def _check_loads(c: Code) -> None:
+    table, init = address(c, "writes"), get(c, "full").eq(0) & get(c, "init").ne(0)
+    lowest, synced = _marks(c)
+    shift = get(c, "shared_shift").to("i32")
+    wrong = c.variable("i1", 0)
+    with c.for_(c.count) as place:
+        offset = c.offsets.at(place.to("i64") * 4).load("i32")
+        with c.each_bit(c.mask) as lane:
+            byte = c.out.at(lane.to("i64") * 4).load("i32") + offset
+            old = table.at((byte >> shift).to("i64") * 8).load("i64")
+            unset = old.eq(0) & init
+            wrong.value = wrong.value | unset | _unordered(c, old, (c.thread + lane).to("i64"), lowest, synced)
+    with c.if_(wrong.value, rare=True):
+        c.return_(BAIL)
+
+
+def _shared_store(module: Module) -> None:
+    """A store to shared memory: ``elements`` of ``width`` bytes. ``values``: the addresses of their registers."""
+    arguments = {"bases": "ptr", "start": "i32", "mask": "i32", "values": "ptr", "elements": "i32", "width": "i32"}
+    arguments |= {"kind": "i32", "thread": "i32", "site": "ptr"}
+    with module.function("shared_store", "i32", context="ptr", state="ptr", **arguments) as c:
+        sane = _sane(c)
+        size = c.elements * c.width
+        _within(c, sane, c.const("i32", 0), size, size - 1)
+        out = c.array("i32", LANES)
+        out.store(sane, 32)
+        first = sane[0]
+        row = first.splat(LANES) + c.lane_numbers("i32", LANES, 4)
+        plain = (sane - row).reduce("or").eq(0) & c.mask.eq(-1) & c.elements.eq(1) & c.width.eq(4)
+        with c.if_(get(c, "checked").ne(0)):
+            _check_store(c, out, size, plain)
+        with c.if_(get(c, "counting").ne(0)):
+            c.call("count_shared", "void", c.context, c.site, out, c.mask, c.kind)
+        memory = address(c, "shared")
+        with c.if_(plain):
+            memory.at(first.to("i64")).store(c.values.load("ptr").load(I32, 32), 4)
+            c.return_(FINE)
+        scatter(c, lambda lane: memory.at(out.at(lane.to("i64") * 4).load("i32").to("i64")))
+        c.return_(FINE)
+
+
+def _store_after_reads(c: Code, reads: Value, lowest: Value, wrong: Variable) -> None:
+    """Set ``wrong`` if words that a warp stores in a row were read since the last barrier by another thread."""
+    old = reads.load(I64, 8)
+    own = (old & ((1 << TIME) - 1)).eq(c.thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES))
+    fine = own | old.le(lowest.splat(LANES))
+    wrong.value = fine.bits("i32").ne(-1)
+
+
+def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
+    shift = get(c, "shared_shift").to("i32")
+    with c.if_(get(c, "pending_count").ne(0)):
+        c.call("flush", "void", c.context)
+    writes, reads = address(c, "writes"), address(c, "reads")
+    lowest, synced = _marks(c)
+    now = get(c, "now")
+    put(c, "last_write", now)
+    any_reads = get(c, "last_read").gt(get(c, "floor"))
+    wrong, left = c.variable("i1", 0), c.variable("i32", 0)
+    wrong.value = 0
+    left.value = c.mask
+    with c.if_(plain & shift.eq(2)):
+        first = (out.load("i32") >> 2).to("i64") * 8
+        latest = writes.at(first).load(I64, 8).reduce("umax")
+        with c.if_(any_reads):
+            _store_after_reads(c, reads.at(first), lowest, wrong)
+        with c.if_(latest.le(lowest) & ~wrong.value):
+            word = (now << TIME) | c.thread.to("i64")
+            writes.at(first).store(word.splat(LANES) + c.lane_numbers("i64", LANES), 8)
+            left.value = 0
+        wrong.value = 0
+    with c.each_bit(left.value) as lane:
+        cell = out.at(lane.to("i64") * 4).load("i32") >> shift
+        me = (c.thread + lane).to("i64")
+        with c.for_(size >> shift) as number:
+            place = (cell + number).to("i64") * 8
+            old = writes.at(place).load("i64")
+            writes.at(place).store((now << TIME) | me)
+            wrong.value = wrong.value | _unordered(c, old, me, lowest, synced)
+            with c.if_(any_reads):
+                old = reads.at(place).load("i64")
+                several, who = (old >> SEVERAL) & 3, old & THREAD
+                mine = several.eq(0) & who.eq(me)
+                ordered = (who >> 5).eq(me >> 5) & several.ne(2) & old.le(synced)
+                wrong.value = wrong.value | (old.gt(lowest) & ~mine & ~ordered)
+    with c.if_(wrong.value, rare=True):
+        c.return_(BAIL)
+
+
+FUNCTIONS = (_flush, _shared_group, _shared_store)
