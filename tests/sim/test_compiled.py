@@ -246,6 +246,16 @@ def test_an_unknown_engine_is_refused(monkeypatch, kernels) -> None:
         kernels.launch("increment", 1, 64, np.zeros(64, np.float32), 1)
 
 
+def test_an_old_llvmlite_counts_as_none(monkeypatch) -> None:
+    monkeypatch.setattr(engine, "version", lambda name: "0.43.0")
+    engine._installed.cache_clear()
+    try:
+        monkeypatch.delenv("CUDAKIT_SIM_ENGINE", raising=False)
+        assert engine.mode() == "interpreter"
+    finally:
+        engine._installed.cache_clear()
+
+
 def test_without_llvmlite_the_interpreter_runs(monkeypatch, kernels) -> None:
     monkeypatch.setattr(engine, "_installed", lambda: False)
     monkeypatch.delenv("CUDAKIT_SIM_ENGINE", raising=False)

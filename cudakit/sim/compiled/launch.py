@@ -47,8 +47,11 @@ from cudakit.sim.lockstep.traffic import wavefronts
 
 _FIND = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _COUNT_PATTERN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-# bytes of the allocations that a launch stores to: they are copied, so that they can be put back
+# bytes of the allocations that a launch stores to, which are copied so that they can be put back, and of one allocation
+# with a table of accesses
 _MOST_SAVED = 1 << 27
+# the words of those tables have 30 bits for the block
+_MOST_BLOCKS = 1 << 29
 # seconds that LLVM takes for a line of text, measured on 2.5 GHz
 _SECONDS_PER_LINE = 1e-4
 # seconds of machine code between two chances for an interrupt
@@ -110,7 +113,7 @@ def _memory(size: int, fill: int | None = 0) -> Array:
 def run_compiled(kernel: CompiledKernel, run: KernelRun, written: set[Allocation] | None) -> bool:
     """Run a launch and collect its counts in ``run``. ``written``: the allocations that it may store to; None: any.
     Returns False if the interpreter must run it."""
-    if run.config.cluster_barriers or run.cluster_size > 1:
+    if run.config.cluster_barriers or run.cluster_size > 1 or run.config.blocks >= _MOST_BLOCKS:
         return False
     return _Launch(kernel, run, written).run()
 
@@ -231,7 +234,11 @@ class _Launch:
             return BAIL
         may_change = self.written is None or allocation in self.written
         cached = "nc" in access.site.instruction.modifiers and may_change
-        if allocation.bounds is not None or cached or (stores and not may_change):
+        large = may_change and len(allocation.store) > _MOST_SAVED
+        bounds = allocation.bounds
+        first, last = (allocation.address, allocation.end) if bounds is None else (bounds.start, bounds.end)
+        gaps = bounds is not None and bounds.has_gaps
+        if gaps or low < first or end > last or cached or large or (stores and not may_change):
             return BAIL
         if stores and allocation not in self.saved:
             self.saved[allocation] = allocation.store.copy()
@@ -255,8 +262,8 @@ class _Launch:
                 undefined = found.ctypes.data
         row = {
             "base": allocation.base,
-            "low": allocation.address,
-            "high": allocation.end,
+            "low": first,
+            "high": last,
             "writes": writes,
             "reads": reads,
         }

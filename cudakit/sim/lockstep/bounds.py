@@ -34,6 +34,11 @@ class ArrayBounds:
         """Bytes from the first to the last element, gaps included."""
         return self.end - self.start
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether bytes between the first and the last element belong to no element."""
+        return self._gaps is not None
+
     def holds(self, address: int, size: int) -> bool:
         """Whether all ``size`` bytes at ``address`` belong to the array."""
         first = address - self.start

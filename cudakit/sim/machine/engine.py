@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -41,13 +41,18 @@ def mode() -> str:
     if named not in MODES:
         raise ValueError(f"CUDAKIT_SIM_ENGINE={named!r} is unknown; it may be {', '.join(MODES)}")
     if named == "compiled" and not _installed():
-        raise ValueError("CUDAKIT_SIM_ENGINE=compiled needs llvmlite: pip install 'cudakit[compiled]'")
+        raise ValueError("CUDAKIT_SIM_ENGINE=compiled needs llvmlite 0.45 or later: pip install 'cudakit[compiled]'")
     return named if _installed() else "interpreter"
 
 
 @cache
 def _installed() -> bool:
-    return find_spec("llvmlite") is not None
+    """Whether llvmlite is installed, in a version with LLVM's current interface."""
+    try:
+        major, minor, *_ = version("llvmlite").split(".")
+    except PackageNotFoundError:
+        return False
+    return (int(major), int(minor)) >= (0, 45)
 
 
 class Engine:
