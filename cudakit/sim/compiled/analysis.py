@@ -21,7 +21,9 @@ class Uniformity:
         self.edges = [[t for t in follows(b) if t < n and t not in self.ends] for b in blocks]
         live_somewhere = {slot for live in program.live for slot in live}
         self.local = {name for name, slot in program.slots.items() if slot not in live_somewhere}
-        self.after = _postdominators(self.edges)
+        # all ends are one block more, at which sides of a branch do not meet: nothing follows
+        whole = [[n if t >= n or t in self.ends else t for t in follows(b)] for b in blocks]
+        self.after = [-1 if found == n else found for found in _postdominators([*whole, []])]
         divergent_blocks: set[int] = set()
         changed = True
         while changed:
