@@ -1,5 +1,5 @@
-// Blocks push nodes onto a linked list, and check the values of the nodes pushed before. Wrong: a node is linked before its value
-// is stored.
+// Blocks push nodes onto a linked list, and check those pushed before. Wrong: a node is linked before its value is
+// stored.
 // value, next: (gridDim.x,), head: (1,) of -1, y: (gridDim.x,): the number of values that are not positive; block: 1
 template <bool EARLY>
 __device__ __forceinline__ void push(int* value, int* next, int* head, int* y) {
