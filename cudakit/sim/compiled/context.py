@@ -1,4 +1,4 @@
-"""What the functions of the runtime share: words of the context, counts, masks, and elements of all widths."""
+"""Helpers that the functions of the runtime share: words of the context, counts, masks, and elements of all widths."""
 
 from __future__ import annotations
 

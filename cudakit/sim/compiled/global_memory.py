@@ -43,7 +43,7 @@ def _global_access(module: Module) -> None:
         wrong, left = c.variable("i1", 0), c.variable("i32", 0)
         left.value = c.mask
         with c.if_(c.row & c.stores & c.mask.eq(-1) & c.cells.eq(1) & reads.eq(None)):
-            # a whole warp stores where nothing has been stored: a frequent case
+            # a whole warp stores to words that no thread has stored to: a frequent case
             cells = writes.at(((c.addresses.load("i64") - base) >> shift) * 8)
             with c.if_(cells.load(I64, 8).reduce("or").eq(0)):
                 cells.store((stamp | c.thread.to("i64")).splat(LANES) + c.lane_numbers("i64", LANES), 8)

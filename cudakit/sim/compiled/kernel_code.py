@@ -22,7 +22,7 @@ I32 = f"<{LANES} x i32>"
 
 @dataclass
 class Counted:
-    """What a place in the table of sites counts: requests of ``size`` bytes per lane in shared or global memory
+    """The meaning of a place in the table of sites: requests of ``size`` bytes per lane in shared or global memory
     ("shared", "global"), or other instructions ("other"), for one site or for several with equal counts."""
 
     kind: str
