@@ -23,6 +23,7 @@ from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.releases import GridChains
 from cudakit.sim.checks.shadow import STRONG, Table, grid_layout
+from cudakit.sim.checks.stored_values import unwritten_load
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess, scope_of
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -193,20 +194,7 @@ class GlobalChecks:
             missing = missing & (shadow.writes.words(piece.index, count) == 0)
         if not missing.any():
             return
-        wrong = access.matter(missing, count)
-        lanes = np.broadcast_to(wrong.any(axis=-1) if count > 1 else wrong, (piece.lanes.count,))
-        if not lanes.any():
-            return
-        culprits = WrongLanes.where(f, access, piece, lanes)
-        address, allocation = self._address(culprits), piece.home
-        fail(
-            culprits,
-            "uninitialised read",
-            f"{access.named} at {address:#x}, {address - allocation.address} bytes into the {allocation.kind} "
-            f"allocation of {allocation.size} bytes; these bytes were never written",
-            address=address,
-            allocation=allocation,
-        )
+        unwritten_load(f, access, piece, missing, count)
 
     def _compare(
         self,

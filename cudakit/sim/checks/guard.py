@@ -5,8 +5,7 @@ guard for barriers; fences and bar.warp.sync call it themselves. Without these c
 
 A load of an element is an uninitialised read if none of the element's bytes were written. A partly written element is
 not reported. Neither is an element that is only copied along with initialised ones: compilers copy structures with
-their padding. A loaded value is not tracked, so a load of uninitialised memory is reported even if its value is never
-used.
+their padding. A value loaded from uninitialised memory is reported once it is used (lockstep/undefined.py).
 
 This module also checks local memory: a load of a scalar or of a whole vector is an uninitialised read if none of its
 bytes were written.
@@ -20,20 +19,20 @@ import numpy as np
 
 from cudakit.sim.checks.cached_loads import CachedLoads
 from cudakit.sim.checks.events import Events
-from cudakit.sim.checks.failures import WrongLanes, fail
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shared_memory import SharedChecks
-from cudakit.sim.checks.shared_values import SharedValues
+from cudakit.sim.checks.stored_values import StoredValues, note_load, unwritten_load
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess
-from cudakit.sim.lockstep.fragment import Batch, Fragment
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import KernelRun
+from cudakit.sim.lockstep.undefined import fail_use
 
 CHECKS = frozenset({"race", "init"})
 # the bits of a place in global memory; the cluster is above them
@@ -74,7 +73,8 @@ class Guard:
             self.shared = SharedChecks(
                 batch, batch.shared, self.events, self.order, self.memory.chains, reach.shared_granule, reach.reserved
             )
-        self.values: SharedValues | None = None
+        # the undefined values in shared and local memory
+        self.values: dict[Store, StoredValues] = {}
         self.local = batch.local is not None and self.init and reach.local
         self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
 
@@ -91,11 +91,13 @@ class Guard:
                     if access.strong:
                         self._strong(access, piece, event, True, False)
                     self.shared.read(f, access, piece, event)
-                if self.values is not None:
+                if self.values:
                     self._load_undefined(f, access, piece)
             elif home is self.batch.local:
                 if self.local:
                     self._read_local(f, access, piece)
+                if self.values:
+                    self._load_undefined(f, access, piece)
             else:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
@@ -120,8 +122,12 @@ class Guard:
                 if self.local:
                     ones = np.iinfo(access.dtype).max
                     self.written.view(access.dtype).reshape(-1, access.count)[piece.index] = ones
+                if self.values or f.storing is not None:
+                    self._store_undefined(f, access, piece)
                 continue
             if home is not self.batch.shared:
+                if f.storing is not None:
+                    self._report_stored(f, access, piece)
                 if self.prints is not None:
                     self.prints.note(access, piece, WRITE)
                 for watch in self.watches:
@@ -131,7 +137,7 @@ class Guard:
                 self.memory.write(f, access, piece, event, part, self.order)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
-                if self.values is not None or f.storing is not None:
+                if self.values or f.storing is not None:
                     self._store_undefined(f, access, piece)
             if access.strong:
                 self._strong(access, piece, event, False, True)
@@ -158,24 +164,36 @@ class Guard:
             elif self.shared is not None:
                 if reads:
                     self.shared.check_defined(f, access, piece)
+                if reads and self.values:
+                    self._load_undefined(f, access, piece)
                 self.shared.write(f, access, piece, event, None)
-                if self.values is not None:
-                    self.values.write(access, piece, None)
+                if self.values:
+                    self._store_undefined(f, access, piece)
 
     def _store_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """Note the undefined values among those that a store writes to shared memory."""
-        if self.values is None:
-            self.values = SharedValues(piece.home)
-            self.batch.tainted = True
-        self.values.write(access, piece, f.storing)
+        """Note the undefined values among those that a store writes to shared or local memory."""
+        values = self.values.get(piece.home)
+        if values is None:
+            if f.storing is None:
+                return
+            values = self.values[piece.home] = StoredValues(piece.home)
+        values.write(access, piece, f.storing)
 
     def _load_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """Note the undefined values among those that a load reads from shared memory."""
-        if self.values is None or (codes := self.values.read(access, piece)) is None:
+        """Note the undefined values among those that a load reads from shared or local memory."""
+        values = self.values.get(piece.home)
+        if values is not None and (codes := values.read(access, piece)) is not None:
+            note_load(f, access, piece, codes)
+
+    def _report_stored(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Report a store to global memory, at a generic address, whose elements are all undefined."""
+        if f.storing is None:
             return
-        if f.loaded is None:
-            f.loaded = np.zeros((f.lanes.count, access.count), np.uint16)
-        f.loaded[slice(None) if piece.choice is None else piece.choice] = codes
+        here = slice(None) if piece.choice is None else piece.choice
+        codes = np.zeros(f.lanes.count, np.uint16)
+        codes[here] = f.storing.min(axis=1)[here]
+        if codes.any():
+            fail_use(f, access.site.instruction, codes, "is stored")
 
     def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         found = gather(self.written.view(access.dtype), piece.index, access.count)
@@ -186,14 +204,9 @@ class Guard:
             wrong = wrong.all(axis=-1)
         if not wrong.any():
             return
-        lanes = WrongLanes.where(f, access, piece, np.broadcast_to(wrong, (piece.lanes.count,)))
-        byte = int(positions(piece.index, piece.lanes.count)[lanes.first]) * access.size % piece.home.stride
-        fail(
-            lanes,
-            "uninitialised read",
-            f"{access.named} at byte {byte} of local memory, which the thread has not written",
-            address=byte,
-        )
+        if access.count > 1:
+            wrong = np.repeat(wrong[..., None], access.count, axis=-1)
+        unwritten_load(f, access, piece, wrong, access.count)
 
     def _strong(self, access: MemoryAccess, piece: Piece, event: int, reads: bool, writes: bool) -> None:
         """Note the release or acquire of a strong access."""
@@ -231,8 +244,8 @@ class Guard:
         """Note that a cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
             self.shared.issue(f, access, piece, self.events.access(access.site))
-        if self.values is not None:
-            self.values.write(access, piece, None)
+        if self.values:
+            self._store_undefined(f, access, piece)
 
     def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
         """Note that the lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""

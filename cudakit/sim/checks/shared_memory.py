@@ -4,8 +4,7 @@ Two accesses of one granule by different threads are a race if at least one writ
 they are unordered (ordering.py). Benign races (benign.py) are not reported unless "benign" is among the checks: in many
 kernels every thread stores the same value.
 
-An uninitialised read is reported if the loaded element is used: unused elements of a vector load, such as a structure's
-padding, may be uninitialised.
+Uninitialised elements that are loaded are undefined values (stored_values.py), reported once they are used.
 
 A granule is 4 bytes, or 1 if the kernel accesses shared memory in smaller units. Reads are entered in the table of
 reads only once a thread writes in the same interval: most intervals between two barriers only read.
@@ -23,6 +22,7 @@ from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.releases import GridChains
 from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table
+from cudakit.sim.checks.stored_values import unwritten_load
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -245,14 +245,7 @@ class SharedChecks:
     # ---- faults ----
 
     def _undefined(self, f: Fragment, access: MemoryAccess, piece: Piece, words: Array) -> None:
-        missing = access.matter(words == 0, access.size >> self.shift)
-        if not missing.any():
-            return
-        wrong = np.broadcast_to(_any(missing, access, self.shift), (piece.lanes.count,))
-        culprits = WrongLanes.where(f, access, piece, wrong)
-        byte = self._byte(culprits)
-        detail = f"{access.named} at byte {byte} of shared memory, which no thread has written"
-        fail(culprits, "uninitialised read", detail, address=byte)
+        unwritten_load(f, access, piece, words == 0, access.size >> self.shift)
 
     def _byte(self, wrong: WrongLanes) -> int:
         """The byte of its block's shared memory that the reported lane accesses."""

@@ -14,7 +14,7 @@ from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loa
 from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
 from cudakit.sim.instructions.emitter import Builder, Emitter, Places
 from cudakit.sim.instructions.params import addressed, keep_param
-from cudakit.sim.instructions.undefined import ShuffleReads, hook_of, loads_shared
+from cudakit.sim.instructions.undefined import ShuffleReads, hook_of
 from cudakit.sim.instructions.warp import end_with_barrier, sync_of
 from cudakit.sim.lockstep.branches import find_asides
 from cudakit.sim.lockstep.guarded import GuardedInstruction
@@ -126,7 +126,6 @@ class Compiler:
                 emitter.place = (current.number, len(current.instructions))
                 if lines := self._lines(instruction):
                     current.marks.append((len(current.lines), instruction))
-                    current.loads_shared |= loads_shared(instruction)
                     current.lines.extend(lines)
             except PtxError as error:
                 self._refuse(self._explained(error, instruction))

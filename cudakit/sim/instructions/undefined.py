@@ -1,12 +1,13 @@
 """Hooks that follow undefined register values (lockstep/undefined.py) through an instruction, and report their uses.
 
-A use is a store to global memory, an address, a branch, or an operand of a vote. Arithmetic, moves, and stores to and
-loads from shared memory pass the codes on. Bit operations and packing do not: compilers assemble values from parts in
-registers that start undefined.
+A use is a store to global memory, an address, a branch, or an operand of a vote or an atomic. Arithmetic, moves, and
+stores to and loads from shared and local memory pass the codes on. Bit operations and packing pass on only those of
+values that were loaded from memory: compilers assemble values from parts in registers that start undefined.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.program import UndefinedHook, reads_of, writes_of
 from cudakit.sim.lockstep.registers import Registers
-from cudakit.sim.lockstep.undefined import UNWRITTEN, ValueOrigin, code_of, fail_use
+from cudakit.sim.lockstep.undefined import LOADED, UNWRITTEN, ValueOrigin, code_of, fail_use
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Negated, Operand, Register, Vector
 from cudakit.sim.ptx.opcodes import row_of, spaces_of
 
@@ -29,8 +30,8 @@ _ARITHMETIC = frozenset((
 # fmt: on
 _PASSED = _ARITHMETIC | {"mov", "cvt", "cvta"}
 _VOTES = frozenset(("vote", "match", "redux"))
-_GLOBAL = ("global",)
-_ELSEWHERE = (*_GLOBAL, "local", "const", "param", "param::func", "param::entry", "shared::cluster")
+_PRODUCTS = ("mma", "wmma")
+_PARAMETERS = frozenset(("param", "param::func", "param::entry"))
 
 Codes = Array | None
 
@@ -39,11 +40,6 @@ def hook_of(slots: Mapping[str, int], instruction: Instruction) -> UndefinedHook
     """The hook of an instruction; None if it has no registers."""
     made = _Hook(slots, instruction)
     return made if made.reads or made.writes else None
-
-
-def loads_shared(instruction: Instruction) -> bool:
-    """Whether the instruction may load registers from shared memory."""
-    return instruction.opcode == "ld" and not any(space in spaces_of(instruction) for space in _ELSEWHERE)
 
 
 class _Hook:
@@ -58,11 +54,11 @@ class _Hook:
         self.reads = [slots[o.name] for o in reads_of(instruction) if isinstance(o, Register)]
         self.writes = [slots[o.name] for o in writes_of(instruction)]
         self.stored = self._elements(instruction.operands[1]) if instruction.opcode == "st" else []
-        # whether it may store to shared memory
-        self.shares = bool(self.stored) and not any(space in spaces_of(instruction) for space in _ELSEWHERE)
-        self.loads = instruction.guard is None and loads_shared(instruction)
-        self.results = self._elements(instruction.operands[0]) if self.loads else []
+        loads = instruction.opcode in ("ld", "ldu")
+        self.ends = loads or bool(self.stored)
+        self.results = self._elements(instruction.operands[0]) if loads else []
         self.uses = self._uses()
+        self.loaded_uses = self._loaded_uses()
         self.shuffle = ShuffleReads(slots, instruction) if instruction.opcode == "shfl" else None
 
     def _elements(self, operand: Operand | None) -> list[int | None]:
@@ -79,7 +75,8 @@ class _Hook:
             for operand in instruction.operands:
                 if isinstance(operand, Address) and isinstance(operand.base, Register):
                     uses.append(("is used as an address", [self.slots[operand.base.name]]))
-        if self.stored and any(space in spaces_of(instruction) for space in _GLOBAL):
+        if self.stored and "global" in spaces_of(instruction):
+            # the checks of accesses report stores to generic addresses
             slots = [slot for slot in self.stored if slot is not None]
             if len(slots) == len(self.stored):
                 uses.append(("is stored", slots))
@@ -89,6 +86,22 @@ class _Hook:
         if instruction.opcode in _VOTES:
             uses += [("is the operand of a warp operation", [slot]) for slot in self.reads]
         return uses
+
+    def _loaded_uses(self) -> list[tuple[str, list[int]]]:
+        """The operands of which undefined values are reported if they were loaded from memory."""
+        instruction = self.instruction
+        if self.stored:
+            outside = not _PARAMETERS.isdisjoint(spaces_of(instruction))
+            return [("is passed to or returned by a function", [s]) for s in self.stored if s is not None and outside]
+        if instruction.opcode in _PRODUCTS:
+            given = [o for operand in instruction.operands[1:3] for o in _registers(operand)]
+            return [("is the operand of a matrix product", [self.slots[o.name]]) for o in given]
+        if instruction.opcode == "shfl":
+            given = [o for operand in instruction.operands[2:] for o in _registers(operand)]
+            return [("is the operand of a warp operation", [self.slots[o.name]]) for o in given]
+        if row_of(instruction).memory is not None and not self.results:
+            return [(f"is an operand of {instruction.opcode}", [slot]) for slot in self.reads]
+        return []
 
     def __call__(self, f: Fragment, r: Registers) -> None:
         undefined = f.frames[-1].undefined
@@ -109,7 +122,13 @@ class _Hook:
                     codes = np.where(held, codes, 0)
                 if codes.any():
                     fail_use(f, self.instruction, codes, does)
-        if self.shares and held is None and any(slot in undefined for slot in self.stored):
+        for does, slots in self.loaded_uses:
+            codes = undefined.get(slots[0])
+            if codes is not None and (codes & LOADED).any():
+                codes = np.where(codes & LOADED if held is None else (codes & LOADED) * held, codes, 0)
+                if codes.any():
+                    fail_use(f, self.instruction, codes, does)
+        if any(slot in undefined for slot in self.stored):
             nothing = np.zeros(f.lanes.count, np.uint16)
             f.storing = np.stack([nothing if s is None else undefined.get(s, nothing) for s in self.stored], axis=1)
         if not self.writes:
@@ -126,13 +145,15 @@ class _Hook:
                 undefined.pop(slot, None)
 
     def after(self, f: Fragment) -> None:
-        """Take the codes of values that were loaded from shared memory."""
-        codes, f.loaded = f.loaded, None
+        """Take the codes of values that were loaded."""
+        codes, f.loaded, f.storing = f.loaded, None, None
         if codes is None:
             return
         for number, slot in enumerate(self.results):
             if slot is not None and number < codes.shape[1] and codes[:, number].any():
-                f.frames[-1].undefined[slot] = codes[:, number]
+                undefined = f.frames[-1].undefined
+                found, old = codes[:, number], undefined.get(slot)
+                undefined[slot] = found if old is None else np.where(found, found, old)
 
     def follow(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> list[Codes]:
         """The codes of each result, before the instruction is executed."""
@@ -154,18 +175,19 @@ class _Hook:
             zero = np.uint16(0)
             chosen = np.where(value_of(operands[3], self.slots, r), zero if a is None else a, zero if b is None else b)
             return [np.broadcast_to(chosen if p is None else np.maximum(chosen, p), (f.lanes.count,))]
-        if opcode in ("and", "or") and "pred" in instruction.modifiers:
-            a, b = (self._codes(o, undefined) for o in operands[1:3])
-            decides = opcode == "or"
-            out = np.zeros(f.lanes.count, np.uint16)
-            for codes, other, other_codes in ((a, operands[2], b), (b, operands[1], a)):
-                if codes is not None:
-                    # a defined operand may decide the result
-                    known = (value_of(other, self.slots, r) == decides) & (
-                        True if other_codes is None else other_codes == 0
-                    )
-                    out = np.maximum(out, np.where(known, np.uint16(0), codes))
-            return [out]
+        if opcode in ("and", "or", "lop3"):
+            codes = self._most(read)
+            if "pred" not in instruction.modifiers:
+                codes = _loaded(codes)
+            return [np.where(self._decided(r, undefined), np.uint16(0), codes)]
+        if opcode in ("setp", "set") and len(operands) == 4:
+            codes, other = self._most(read), operands[3]
+            if "and" in instruction.modifiers or "or" in instruction.modifiers:
+                # the predicate that the comparison is combined with may decide the result
+                decides, own = "or" in instruction.modifiers, self._codes(other, undefined)
+                known = (value_of(other, self.slots, r) == decides) & (True if own is None else own == 0)
+                codes = np.where(known, np.uint16(0), codes)
+            return [codes] * len(self.writes)
         if opcode in ("not", "xor") and "pred" in instruction.modifiers:
             return [self._most(read)]
         if opcode == "mov" and isinstance(operands[1], Vector):
@@ -174,10 +196,12 @@ class _Hook:
                 pairs = zip(operands[0].elements, parts, strict=True)
                 return [part for into, part in pairs if isinstance(into, Register)]
             if any(part is None for part in parts):
-                return nothing
+                return [_loaded(self._most(read))]
             return [np.minimum.reduce([part for part in parts if part is not None])]
         if opcode not in _PASSED:
-            return nothing
+            if row_of(instruction).memory is not None or opcode in _VOTES:
+                return nothing
+            return [_loaded(self._most(read))] * len(self.writes)
         codes = self._most(read)
         if opcode in _ARITHMETIC and (codes == UNWRITTEN).any():
             codes = np.where(codes == UNWRITTEN, code_of(f, ValueOrigin(instruction)), codes)
@@ -187,6 +211,30 @@ class _Hook:
     def _most(read: list[Array]) -> Array:
         found: Array = np.maximum.reduce(read) if len(read) > 1 else read[0]
         return found
+
+    def _decided(self, r: Registers, undefined: Mapping[int, Array]) -> Array:
+        """Whether the result of and, or or lop3 is the same for all values of the undefined operands, by lane."""
+        opcode, operands = self.instruction.opcode, self.instruction.operands
+        sources = operands[1:4] if opcode == "lop3" else operands[1:3]
+        wide = np.uint64
+        choices: list[tuple[Array, ...]] = []
+        for operand in sources:
+            value = np.asarray(
+                operand.bits & 0xFFFFFFFFFFFFFFFF
+                if isinstance(operand, Immediate)
+                else value_of(operand, self.slots, r)
+            )
+            value = np.where(value, ~wide(0), wide(0)) if value.dtype == np.bool_ else value.astype(wide)
+            codes = self._codes(operand, undefined)
+            if codes is None:
+                choices.append((value,))
+            else:
+                choices.append((np.where(codes, wide(0), value), np.where(codes, ~wide(0), value)))
+        table = operands[4].bits if opcode == "lop3" and isinstance(operands[4], Immediate) else 0
+        width = next((int(m[1:]) for m in self.instruction.modifiers if m in ("b16", "b32", "b64")), 64)
+        results = [_combine(opcode, table, values) << wide(64 - width) for values in itertools.product(*choices)]
+        same: Array = np.logical_and.reduce([one == results[0] for one in results[1:]])
+        return same
 
     def _codes(self, operand: Operand | None, undefined: Mapping[int, Array]) -> Codes:
         register = operand.register if isinstance(operand, Negated) else operand
@@ -213,6 +261,30 @@ class _Hook:
             return out
         mine = code_of(f, ValueOrigin(self.instruction, shuffle=True))
         return np.where(absent, mine, np.uint16(0) if out is None else out)
+
+
+def _combine(opcode: str, table: int, values: tuple[Array, ...]) -> Array:
+    """The result of and, or, or lop3 with a table of 8 bits."""
+    if opcode != "lop3":
+        found: Array = values[0] & values[1] if opcode == "and" else values[0] | values[1]
+        return found
+    out = np.uint64(0) & values[0]
+    for row in (row for row in range(8) if table >> row & 1):
+        a, b, c = (value if row & bit else ~value for value, bit in zip(values, (4, 2, 1), strict=True))
+        out = out | (a & b & c)
+    return out
+
+
+def _loaded(codes: Array) -> Array:
+    """The codes of values that were loaded from memory."""
+    found: Array = np.where(codes & LOADED, codes, np.uint16(0))
+    return found
+
+
+def _registers(operand: Operand | None) -> list[Register]:
+    """The registers of an operand, which may be a vector."""
+    elements = operand.elements if isinstance(operand, Vector) else (operand,)
+    return [one for one in elements if isinstance(one, Register)]
 
 
 class ShuffleReads:

@@ -44,9 +44,10 @@ class MemoryAccess(AddressResolver):
     ``scope`` of each includes the other's thread. ``releases``: it publishes earlier accesses without a fence.
     ``acquires``: accesses that follow it see what the write that it reads publishes, without a fence.
     ``unused`` are the elements whose values are never read, such as the padding of a structure, ``copied`` those whose
-    values are only stored again."""
+    values are only stored again. ``followed``: it loads registers, so that undefined values are followed and reported
+    when they are used."""
 
-    __slots__ = ("acquires", "copied", "releases", "scope", "strong", "unused")
+    __slots__ = ("acquires", "copied", "followed", "releases", "scope", "strong", "unused")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         super().__init__(site, space, offset, width, count)
@@ -55,6 +56,7 @@ class MemoryAccess(AddressResolver):
         self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
         self.acquires = _acquires(instruction)
+        self.followed = instruction.opcode in ("ld", "ldu")
         self.unused: tuple[int, ...] = ()
         self.copied: tuple[int, ...] = ()
 

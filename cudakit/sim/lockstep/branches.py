@@ -7,11 +7,14 @@ merged.
 
 from __future__ import annotations
 
+import numpy as np
+
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.guarded import put_back
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import BRANCH, EXIT, FALL, JUMP, Aside, BasicBlock, Program, reads_of, writes_of
 from cudakit.sim.lockstep.queue import FragmentQueue
+from cudakit.sim.lockstep.undefined import run_block
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import STORE, Flow, row_of
 
@@ -93,7 +96,10 @@ def run_aside(queue: FragmentQueue, f: Fragment, block: BasicBlock, held: Array)
         parted[2] += found.parted
     if inner.body is not None:
         part = f.borrow(choice, lanes, aside.reads)
-        inner.body(part, part.regs)
+        run_block(part, block.fall, careful=False)
         for slot in aside.writes:
             f.regs[slot] = put_back(f.regs[slot], choice, part.regs[slot], f.lanes.count)
+        for slot, codes in part.frames[-1].undefined.items():
+            whole = f.frames[-1].undefined[slot] = np.zeros(f.lanes.count, np.uint16)
+            whole[choice] = codes
     return True

@@ -35,7 +35,7 @@ from cudakit.sim.lockstep.program import (
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import plain_name
-from cudakit.sim.lockstep.undefined import run_carefully, unwritten
+from cudakit.sim.lockstep.undefined import run_block, unwritten
 from cudakit.sim.ptx.opcodes import name_of
 
 # backward jumps before a fragment yields: in a loop that waits for other lanes, and in any other loop
@@ -113,7 +113,7 @@ class LaneScheduler:
                     return
                 if self.check_warp:
                     fail_missing(f, block.instructions[0], self.missing(f, block))
-            careful = bool(f.frames[-1].undefined) or (self.batch.tainted and block.loads_shared)
+            careful = bool(f.frames[-1].undefined)
             if block.sync is not None and self.check_warp:
                 mask = block.sync(f, f.regs)
                 check_masks(f, block.instructions[0], mask)
@@ -126,10 +126,7 @@ class LaneScheduler:
                 count = counts[block.number] = [0, 0, 0]
             count[0] += lanes.warp_count
             count[1] += lanes.count
-            if careful:
-                run_carefully(f, block)
-            elif block.body is not None:
-                block.body(f, f.regs)
+            run_block(f, f.block, careful)
             kind = block.kind
             if kind == FALL:
                 f.block = block.fall
@@ -146,7 +143,7 @@ class LaneScheduler:
                 else:
                     yes = int(np.count_nonzero(held))
                     some = 0 < yes < lanes.count
-                    if some and (f.frames[-1].undefined or self.batch.tainted or not run_aside(queue, f, block, held)):
+                    if some and (f.frames[-1].undefined or not run_aside(queue, f, block, held)):
                         self.part(f, block, held)
                         return
                     taken = some or (yes > 0) != block.negated

@@ -67,8 +67,6 @@ class Batch:
         # facts about the registers that were last used as shared addresses, by their ids
         self.shared_addresses: dict[int, SharedAddresses] = {}
         self.copies: Any = None
-        # whether undefined values have been stored to shared memory (undefined.py)
-        self.tainted = False
         # the checks of its accesses; None: no checks
         self.guard: AccessObserver | None = None
 
@@ -125,6 +123,7 @@ class Fragment:
     __slots__ = (
         "batch",
         "block",
+        "careful",
         "epoch",
         "frames",
         "jumps",
@@ -150,8 +149,9 @@ class Fragment:
         self.value: Any = None
         # whether the warp operation at the start of the block need not wait any longer
         self.released = False
-        # the codes of undefined values that the current instruction stores to shared memory, and that it has loaded
-        # from there: (lanes, elements)
+        # whether the current block is run with hooks (undefined.py)
+        self.careful = False
+        # the codes of undefined values that the current instruction stores, and that it has loaded: (lanes, elements)
         self.storing: Array | None = None
         self.loaded: Array | None = None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.lockstep.fragment import Fragment
-from cudakit.sim.lockstep.lanes import Choice
+from cudakit.sim.lockstep.lanes import Choice, choose
 from cudakit.sim.lockstep.registers import Registers
 
 
@@ -49,7 +49,13 @@ class GuardedInstruction:
         elif yes:
             found = f.lanes.split(held)
             part = f.borrow(found.yes, found.set_yes, self.reads)
+            if f.careful:
+                part.careful = True
+                part.storing = None if f.storing is None else choose(f.storing, found.yes)
             run(part, part.regs)
+            if part.loaded is not None:
+                f.loaded = np.zeros((f.lanes.count, part.loaded.shape[1]), np.uint16)
+                f.loaded[found.yes] = part.loaded
             for slot in self.writes:
                 r[slot] = put_back(r[slot], found.yes, part.regs[slot], len(held))
 

@@ -98,9 +98,9 @@ def _sizes(sizes: tuple[tuple[int, ...], ...]) -> str:
 
 
 class UndefinedHook(Protocol):
-    """Follows undefined values through one instruction: called before it, and with ``loads`` also ``after`` it."""
+    """Follows undefined values through one instruction: called before it, and with ``ends`` also ``after`` it."""
 
-    loads: bool
+    ends: bool
 
     def __call__(self, f: Any, r: Registers) -> None: ...
 
@@ -131,7 +131,6 @@ class BasicBlock:
         "kind",
         "labels",
         "lines",
-        "loads_shared",
         "marks",
         "negated",
         "number",
@@ -174,8 +173,6 @@ class BasicBlock:
         self.absent: Callable[[Any, Registers], bool] | None = None
         # the slots needed to run the block that this one's branch jumps over in place; None: that is not possible
         self.aside: Aside | None = None
-        # whether it has loads that may be from shared memory
-        self.loads_shared = False
         # whether the loop that this block's backward jump closes may wait for other lanes
         self.spins = False
 
@@ -207,7 +204,7 @@ class Program:
         self.unset: tuple[int, ...] = ()
         # returns the hook of an instruction for undefined values
         self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
-        self._careful: dict[int, Callable[[Any, Registers], None]] = {}
+        self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
         self.ready = False
         # the reason why the function cannot run; it has no blocks then
         self.refusal: NotSimulated | None = None
@@ -228,24 +225,26 @@ class Program:
             block.body = self.namespace.get(f"block_{index}")
         self.ready = True
 
-    def careful(self, index: int) -> Callable[[Any, Registers], None]:
-        """A block's function that also calls the hook of each instruction, before the instruction."""
-        found = self._careful.get(index)
+    def careful(self, index: int, first: int, end: int | None) -> Callable[[Any, Registers], None]:
+        """The function of some of a block's instructions, from number ``first`` of its ``marks`` up to ``end``, that
+        also calls the hook of each instruction, before the instruction."""
+        found = self._careful.get((index, first, end))
         if found is None:
-            block, name = self.blocks[index], f"careful_{index}"
+            block, name = self.blocks[index], f"careful_{index}_{first}_{end}"
             source = [f"def {name}(f, r):", "    pass"]
             starts = [line for line, _ in block.marks] + [len(block.lines)]
-            source += ["    " + line for line in block.lines[: starts[0]]]
-            for (first, instruction), end in zip(block.marks, starts[1:], strict=True):
+            source += ["    " + line for line in (block.lines[: starts[0]] if first == 0 else ())]
+            parts = list(zip(block.marks, starts[1:], strict=True))[first:end]
+            for (first_line, instruction), end_line in parts:
                 hook = self.hook(instruction)
                 if hook is not None:
-                    self.namespace[f"{name}_{first}"] = hook
-                    source.append(f"    {name}_{first}(f, r)")
-                source += ["    " + line for line in block.lines[first:end]]
-                if hook is not None and hook.loads:
-                    source.append(f"    {name}_{first}.after(f)")
+                    self.namespace[f"{name}_{first_line}"] = hook
+                    source.append(f"    {name}_{first_line}(f, r)")
+                source += ["    " + line for line in block.lines[first_line:end_line]]
+                if hook is not None and hook.ends:
+                    source.append(f"    {name}_{first_line}.after(f)")
             exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
-            found = self._careful[index] = self.namespace[name]
+            found = self._careful[index, first, end] = self.namespace[name]
         return found
 
     def _read_at_end(self, block: BasicBlock) -> set[int]:
