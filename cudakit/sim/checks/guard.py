@@ -32,7 +32,8 @@ from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import KernelRun
-from cudakit.sim.lockstep.undefined import fail_use
+from cudakit.sim.lockstep.undefined import LOADED, fail_use
+from cudakit.sim.ptx.ir import Instruction
 
 CHECKS = frozenset({"race", "init"})
 # the bits of a place in global memory; the cluster is above them
@@ -194,6 +195,19 @@ class Guard:
         codes[here] = f.storing.min(axis=1)[here]
         if codes.any():
             fail_use(f, access.site.instruction, codes, "is stored")
+
+    def expect_defined(self, f: Fragment, position: int, offset: int, size: int, use: Instruction) -> None:
+        """Report undefined values, loaded from memory, that printf reads from a lane's local memory."""
+        local = self.batch.local
+        values = None if local is None else self.values.get(local)
+        if local is None or values is None:
+            return
+        start = int(f.lanes.lanes[position]) * local.stride + offset
+        found = values.codes[start : start + size]
+        if (found & LOADED).any():
+            codes = np.zeros(f.lanes.count, np.uint16)
+            codes[position] = found.max()
+            fail_use(f, use, codes, "is printed")
 
     def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         found = gather(self.written.view(access.dtype), piece.index, access.count)

@@ -33,7 +33,10 @@ def _read(f: Fragment, lane: int, address: int, size: int, instruction: Instruct
     """Bytes at a lane's generic address: global, local, or shared of a block that is not in a cluster."""
     batch, run = f.batch, f.batch.run
     if LOCAL_WINDOW <= address < LOCAL_WINDOW << 1:
-        found = _part(batch.local, int(f.lanes.lanes[lane]), address - LOCAL_WINDOW, size, run.local_bytes)
+        offset = address - LOCAL_WINDOW
+        found = _part(batch.local, int(f.lanes.lanes[lane]), offset, size, run.local_bytes)
+        if found is not None and batch.guard is not None:
+            batch.guard.expect_defined(f, lane, offset, size, instruction)
     elif SHARED_WINDOW <= address < SHARED_WINDOW << 1 and run.cluster_size == 1:
         offset = address - SHARED_WINDOW - SHARED_START
         found = _part(batch.shared, int(f.lanes.block[lane]), offset, size, run.shared_bytes)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece
+from cudakit.sim.ptx.ir import Instruction
 
 
 class AccessObserver(Protocol):
@@ -27,6 +28,9 @@ class AccessObserver(Protocol):
 
     def land(self, ids: Array, index: Array, access: Any) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
+
+    def expect_defined(self, f: Any, position: int, offset: int, size: int, use: Instruction) -> None:
+        """printf or assert reads bytes of the local memory of the lane at a position of the fragment."""
 
     def fence(self, f: Any, scope: int, *, releases: bool, acquires: bool) -> None:
         """A fence; ``scope``: BLOCK, CLUSTER or DEVICE (access.py)."""
