@@ -1,7 +1,9 @@
 #include "blocks.cuh"
 #include <cub/block/block_histogram.cuh>
 #include <cub/block/block_radix_rank.cuh>
+#include <cub/block/block_merge_sort.cuh>
 #include <cub/block/block_radix_sort.cuh>
+#include <cub/warp/warp_merge_sort.cuh>
 
 template <class T>
 __device__ void sort(const int* x, int* y) {
@@ -101,4 +103,37 @@ extern "C" __global__ void histogram_sort(const int* x, int* y) {
 }
 extern "C" __global__ void histogram_atomic(const int* x, int* y) {
     histogram<cub::BLOCK_HISTO_ATOMIC>(x, y);
+}
+
+struct Less {
+    __device__ bool operator()(int a, int b) const { return a < b; }
+};
+// block: 64; sorts the first 256 items
+extern "C" __global__ void merge_block(const int* x, int* y) {
+    using Sort = cub::BlockMergeSort<int, 64, 4>;
+    __shared__ typename Sort::TempStorage storage;
+    int items[4];
+    for (int i = 0; i < 4; ++i) items[i] = x[threadIdx.x * 4 + i];
+    Sort(storage).Sort(items, Less());
+    for (int i = 0; i < 4; ++i) y[threadIdx.x * 4 + i] = items[i];
+}
+// block: 64; sorts the first 150 items
+extern "C" __global__ void merge_partial(const int* x, int* y) {
+    using Sort = cub::BlockMergeSort<int, 64, 4>;
+    __shared__ typename Sort::TempStorage storage;
+    int items[4];
+    for (int i = 0; i < 4; ++i) items[i] = threadIdx.x * 4 + i < 150 ? x[threadIdx.x * 4 + i] : 5000;
+    Sort(storage).Sort(items, Less(), 150, 5000);
+    for (int i = 0; i < 4; ++i) {
+        if (threadIdx.x * 4 + i < 150) y[threadIdx.x * 4 + i] = items[i];
+    }
+}
+// each warp sorts its 128 items
+extern "C" __global__ void merge_warp(const int* x, int* y) {
+    using Sort = cub::WarpMergeSort<int, 4, 32>;
+    __shared__ typename Sort::TempStorage storage[3];
+    int items[4];
+    for (int i = 0; i < 4; ++i) items[i] = x[threadIdx.x * 4 + i];
+    Sort(storage[threadIdx.x / 32]).Sort(items, Less());
+    for (int i = 0; i < 4; ++i) y[threadIdx.x * 4 + i] = items[i];
 }
