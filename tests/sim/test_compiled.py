@@ -52,6 +52,11 @@ extern "C" __global__ void warp_sum(const float* x, float* y) {
     const unsigned odd = __ballot_sync(~0u, t & 1);
     if (t % 32 == 0) y[blockIdx.x * 2 + t / 32] = v + (odd == 0xAAAAAAAAu);
 }
+extern "C" __global__ void guarded(const unsigned* x, unsigned* y, int n) {
+    unsigned v = x[threadIdx.x];
+    asm("{ .reg .pred p; setp.lt.s32 p, %1, %2; @p add.f32 %0, %0, 0f3F800000; }" : "+r"(v) : "r"(threadIdx.x), "r"(n));
+    y[threadIdx.x] = v;
+}
 extern "C" __global__ void increment(float* x, int rounds) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     float v = x[i];
@@ -164,6 +169,11 @@ def test_loops_that_lanes_leave_one_by_one(monkeypatch, kernels, block: int) -> 
 def test_shuffles_and_votes(monkeypatch, kernels) -> None:
     x = np.random.default_rng(0).standard_normal(256).astype(np.float32)
     both(monkeypatch, kernels, "warp_sum", 4, 64, x, np.zeros(8, np.float32))
+
+
+def test_a_guarded_result_keeps_the_payload_of_a_nan_in_other_lanes(monkeypatch, kernels) -> None:
+    x = np.array([0xFFC00005, 0x7F800001, 0x3F800000, 0x7FC00000] * 8, np.uint32)
+    both(monkeypatch, kernels, "guarded", 1, 32, x, np.zeros(32, np.uint32), 14)
 
 
 GEMM = ("naive", "tiled16", "tiled32", "register_1d", "register_2d", "vec4", "warp_tile")

@@ -102,9 +102,11 @@ class RegisterOperands:
     def write_float(self, operand: Operand | None, value: Value) -> None:
         if not isinstance(operand, Register) or self.kernel.bits(operand.name) != 32:
             raise Unsupported("a destination that is not a register of 32 bits")
+        held = Held(None, value, False)
         if self.guard is not None:
-            value = self.guard.select(value, self.read_float(operand, "f32"))
-        self._set(operand.name, Held(None, value, False))
+            # as bits: the lanes that keep their value also keep the payload of a NaN
+            return self.write(operand, self._bits_of(held))
+        self._set(operand.name, held)
 
     def _set(self, name: str, held: Held) -> None:
         if not self.width and self.kernel.varies(name):
