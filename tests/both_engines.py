@@ -22,6 +22,7 @@ from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.machine import engine
 from cudakit.sim.machine import launch as machine
+from cudakit.sim.machine.loading import LoadedFunction
 
 os.environ["CUDAKIT_SIM_ENGINE"] = "compiled"
 # more bytes are not copied: the launch then runs in the interpreter alone
@@ -39,29 +40,24 @@ def memory(allocations: list[Allocation]) -> list[Any]:
     return [(one, one.store.copy(), one.undefined_at(0, one.size)) for one in allocations]
 
 
-def put_back(kept: list[Any]) -> None:
-    for one, store, undefined in kept:
-        one.store[:] = store
-        one.define(like=None if undefined is None else undefined[None])
-
-
-def run(self: engine.Engine, run: KernelRun, *, now: bool) -> bool:
+def run(self: engine.Engine, function: LoadedFunction, run: KernelRun, *, now: bool) -> bool:
     """In place of ``Engine.run``: run in machine code, put memory back, and let the interpreter run."""
     last.clear()
-    if not self._ready(now=True) or self._kernel is None:
+    kernel = self.ready(function, now=True)
+    if kernel is None:
         refused[run.config.kernel] = self.refusal
         return False
-    written = self._function.reach.written(run)
+    written = function.reach.written(run)
     allocations = list(run.space.allocations() if written is None else written)
     if sum(len(one.store) for one in allocations) > MOST:
         return False
-    before = memory(allocations)
-    twin = KernelRun(run.config, run.services, self._function.module.sites, run.environment)
-    done = run_compiled(self._kernel, twin, written)
+    before = engine.Restart(self, function, allocations)
+    twin = KernelRun(run.config, run.services, function.module.sites, run.environment)
+    done = run_compiled(kernel, twin, written)
     ended["compiled" if done else "left to the interpreter"] += 1
     if done:
         last.append((run, twin, memory(allocations)))
-        put_back(before)
+        before.put_back()
     return False
 
 
@@ -95,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patched = pytest.MonkeyPatch()
     config.add_cleanup(patched.undo)
     patched.setattr(engine.Engine, "run", run)
-    patched.setattr(engine.Engine, "restarts", lambda self, run: None)
+    patched.setattr(engine.Engine, "restarts", lambda self, function, run: None)
     patched.setattr(machine, "launch", launch)
     patched.setattr(launches, "launch_kernel", launch)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from simdevice import ALL_CHECKS, SimDevice
@@ -248,6 +251,19 @@ def test_a_long_launch_starts_again_in_machine_code(monkeypatch) -> None:
     assert (x == 5).all()
     monkeypatch.setenv("CUDAKIT_SIM_ENGINE", "interpreter")
     assert repr(device.launch("increment", 256, 256, x, 5, checks=ALL_CHECKS)) == repr(counters)
+
+
+@pytest.mark.parametrize("how", ["interpreter", "compiled"])
+def test_a_dropped_module_is_freed(monkeypatch, how: str) -> None:
+    """What is remembered of its kernels does not keep it, and with it the memory of its device, alive."""
+    monkeypatch.setenv("CUDAKIT_SIM_ENGINE", how)
+    device = SimDevice(SOURCE)
+    device.launch("increment", 1, 64, np.zeros(64, np.float32), 1, checks=ALL_CHECKS)
+    assert engine.engine_of(device.kernel("increment")).compiled_launches == (how == "compiled")
+    module = weakref.ref(device.module)
+    del device
+    gc.collect()
+    assert module() is None
 
 
 def test_an_unknown_engine_is_refused(monkeypatch, kernels) -> None:

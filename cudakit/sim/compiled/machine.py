@@ -12,20 +12,16 @@ from cudakit.sim.compiled.ir import Module
 from cudakit.sim.compiled.runtime import runtime
 
 RUN_BLOCKS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-
-
 # lines of a module above which code generation is not optimised: LLVM's time grows faster than the code
 _LARGE = 20_000
 
 
 @cache
-def _target(opt: int) -> Any:
+def _host() -> tuple[Any, str, str]:
+    """This machine's target, processor and features."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features().flatten()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=opt
-    )
+    return llvm.Target.from_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
 class Machine:
@@ -35,7 +31,9 @@ class Machine:
         """``speed``: LLVM's level of optimisation."""
         parsed = llvm.parse_assembly(module.text())
         parsed.verify()
-        target = _target(0 if module.lines() > _LARGE else 2)
+        # one per module: the execution engine owns it, and frees it
+        host, cpu, features = _host()
+        target = host.create_target_machine(cpu=cpu, features=features, opt=0 if module.lines() > _LARGE else 2)
         options = llvm.create_pipeline_tuning_options(speed_level=speed)
         # the code is in vectors already, and loops over them are not faster if they are unrolled
         options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False

@@ -33,7 +33,8 @@ class CountingPlan:
     """
 
     def __init__(self, function: LoadedFunction) -> None:
-        self.module = function.module
+        # not the module: a plan lives as long as its kernel, and must not keep it alive
+        self.sources = function.module.sources
         self.places: list[SourceLine | None] = [None]
         self._numbers: dict[SourceLine, int] = {}
         self._located: dict[Location | None, tuple[int, ...]] = {None: (0,)}
@@ -65,7 +66,7 @@ class CountingPlan:
         """The numbers of an instruction's source line and of the lines into which it was inlined."""
         found = self._located.get(instruction.location)
         if found is None:
-            places = [(place.file, place.line) for place in self.module.sources.place(instruction)]
+            places = [(place.file, place.line) for place in self.sources.place(instruction)]
             found = self._located[instruction.location] = tuple(map(self._number, places)) or (0,)
         return found
 

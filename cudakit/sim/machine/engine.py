@@ -11,6 +11,7 @@ launch.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
@@ -58,81 +59,85 @@ def _installed() -> bool:
 class Engine:
     """One kernel's choice. ``seconds`` is the interpreter's time for it, ``refusal`` says why it cannot be compiled.
     ``compiled_launches`` counts the launches that machine code ran to their end, ``left`` those in a row that it left
-    to the interpreter."""
+    to the interpreter. It lives as long as the kernel, which it must not keep alive."""
 
-    def __init__(self, function: LoadedFunction) -> None:
-        self._function = function
+    def __init__(self) -> None:
         self._kernel: CompiledKernel | None = None
         self._compiled = False
         self.refusal = ""
         self.seconds = 0.0
         self.compiled_launches = self.left = 0
 
-    def cost(self) -> float | None:
+    def cost(self, function: LoadedFunction) -> float | None:
         """The seconds that compiling the kernel still takes, about; None if it cannot be compiled."""
+        kernel = self._written(function)
+        if kernel is None:
+            return None
+        return 0.0 if self._compiled else kernel.cost
+
+    def _written(self, function: LoadedFunction) -> CompiledKernel | None:
+        """The kernel as text for LLVM; None if it cannot be compiled."""
         from cudakit.sim.compiled.arithmetic import Unsupported
         from cudakit.sim.compiled.launch import CompiledKernel
 
         if self._kernel is None and not self.refusal:
             try:
-                self._kernel = CompiledKernel(_source(self._function))
+                self._kernel = CompiledKernel(_source(function))
             except Unsupported as error:
                 self.refusal = str(error)
-        if self._kernel is None:
+        return self._kernel
+
+    def ready(self, function: LoadedFunction, *, now: bool) -> CompiledKernel | None:
+        """The kernel's machine code; None if there is none yet. It is compiled if the interpreter has worked on it for
+        as long as that takes, or ``now``."""
+        if not (now or self._compiled or self.seconds >= _PATIENCE):
             return None
-        return 0.0 if self._compiled else self._kernel.cost
-
-    def _ready(self, *, now: bool) -> bool:
-        """Whether the kernel is compiled; it is compiled if the interpreter has worked on it for as long as that takes,
-        or ``now``."""
-        if self._compiled:
-            return True
-        if not now and self.seconds < _PATIENCE:
-            return False
-        cost = self.cost()
-        if self._kernel is None or cost is None or (not now and self.seconds < cost):
-            return False
-        self._kernel.compile()
+        kernel = self._written(function)
+        if kernel is None or self._compiled:
+            return kernel
+        if not now and self.seconds < kernel.cost:
+            return None
+        kernel.compile()
         self._compiled = True
-        return True
+        return kernel
 
-    def run(self, run: KernelRun, *, now: bool) -> bool:
+    def run(self, function: LoadedFunction, run: KernelRun, *, now: bool) -> bool:
         """Run a launch in machine code; False if the interpreter must run it, and memory is as before. ``now``: compile
         the kernel even if the interpreter has hardly worked on it."""
-        if self.left >= _ATTEMPTS or not self._ready(now=now):
+        kernel = self.ready(function, now=now) if self.left < _ATTEMPTS else None
+        if kernel is None:
             return False
         from cudakit.sim.compiled.launch import run_compiled
 
-        assert self._kernel is not None
-        done = run_compiled(self._kernel, run, self._function.reach.written(run))
+        done = run_compiled(kernel, run, function.reach.written(run))
         self.compiled_launches += done
         self.left = 0 if done else self.left + 1
         return done
 
-    def restarts(self, run: KernelRun) -> Restart | None:
+    def restarts(self, function: LoadedFunction, run: KernelRun) -> Restart | None:
         """The state to which a launch can be put back to start again in machine code; None if it cannot."""
         if self.refusal or self.left:
             return None
-        written = self._function.reach.written(run)
+        written = function.reach.written(run)
         if written is None or sum(len(allocation.store) for allocation in written) > _MOST_KEPT:
             return None
-        return Restart(self, written)
+        return Restart(self, function, written)
 
 
 class Restart:
     """A launch in the interpreter that may start again in machine code: memory as it was before."""
 
-    def __init__(self, engine: Engine, written: set[Allocation]) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, function: LoadedFunction, written: Iterable[Allocation]) -> None:
+        self._engine, self._function = engine, function
         self._started = perf_counter()
         self._kept = [(one, one.store.copy(), one.undefined_at(0, one.size)) for one in written]
 
     def due(self, blocks: int, total: int) -> bool:
         """Whether the launch, after ``blocks`` of ``total``, would end sooner if it started again in machine code."""
         spent = perf_counter() - self._started
-        if spent < _PATIENCE or self._engine.refusal:
+        if spent < _PATIENCE:
             return False
-        cost = self._engine.cost()
+        cost = self._engine.cost(self._function)
         return cost is not None and spent * (total - blocks) > _WORTH * cost * blocks
 
     def put_back(self) -> None:
@@ -141,14 +146,19 @@ class Restart:
             allocation.store[:] = store
             allocation.define(like=None if undefined is None else undefined[None])
 
+    def run(self, run: KernelRun) -> bool:
+        """Put memory back and run the launch in machine code; False if the interpreter must run it."""
+        self.put_back()
+        return self._engine.run(self._function, run, now=True)
+
 
 def _source(function: LoadedFunction) -> KernelSource:
     from cudakit.sim.compiled.launch import KernelSource
 
+    shared, variables = function.shared_symbols, function.module.globals
+
     def address_of(name: str) -> int:
-        if name in function.shared_symbols:
-            return function.shared_symbols[name]
-        return function.module.globals[name][0]
+        return shared[name] if name in shared else variables[name][0]
 
     params = zip(function.program.function.params, function.params, strict=True)
     plain = len(function.reachable) == 1 and not (function.local_bytes or function.reserves_shared or function.spins)
@@ -170,5 +180,5 @@ def engine_of(function: LoadedFunction) -> Engine:
     """The engine of a kernel."""
     found = _engines.get(function)
     if found is None:
-        found = _engines[function] = Engine(function)
+        found = _engines[function] = Engine()
     return found

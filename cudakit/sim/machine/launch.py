@@ -100,20 +100,17 @@ def launch(
         chosen = mode()
         plain = not watches and not cooperative and prints is None
         machine = engine_of(function) if plain and chosen != "interpreter" else None
-        if machine is not None and machine.run(run, now=chosen == "compiled"):
+        if machine is not None and machine.run(function, run, now=chosen == "compiled"):
             return collect(function, run, config.blocks, config.threads)
         started = perf_counter()
         together = round_up(together, run.cluster_size)  # the blocks of a cluster run together
-        restart = machine.restarts(run) if machine is not None and together < config.blocks else None
+        restart = machine.restarts(function, run) if machine is not None and together < config.blocks else None
         finished = _interpret(function, run, together, prints, watches, restart)
         if machine is not None:
             machine.seconds += perf_counter() - started
-        if not finished:
-            assert machine is not None
-            assert restart is not None
-            restart.put_back()
+        if not finished and restart is not None:
             run = KernelRun(config, services, function.module.sites, environment)
-            if not machine.run(run, now=True):
+            if not restart.run(run):
                 _interpret(function, run, together, prints, watches, None)
     return collect(function, run, config.blocks, config.threads)
 
