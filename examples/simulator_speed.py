@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -136,19 +137,10 @@ def time_ours(row, family, shape, repeats, engine, **options):
     if engine == "compiled" and importlib.util.find_spec("llvmlite") is None:
         row.skip("llvmlite is not installed")
         return
-    kept = os.environ.get("CUDAKIT_SIM_ENGINE")
-    os.environ["CUDAKIT_SIM_ENGINE"] = engine
-    try:
-        time_launches(row, family, shape, repeats, **options)
-    finally:
-        os.environ.pop("CUDAKIT_SIM_ENGINE")
-        if kept is not None:
-            os.environ["CUDAKIT_SIM_ENGINE"] = kept
-
-
-def time_launches(row, family, shape, repeats, **options):
-    """Measure with the engine that is selected."""
-    with cudakit.Device("sim", fresh=True, **options) as device:
+    with (
+        mock.patch.dict(os.environ, CUDAKIT_SIM_ENGINE=engine),
+        cudakit.Device("sim", fresh=True, **options) as device,
+    ):
         work = prepare(device, family, shape)
         device.synchronize()
         seconds = []

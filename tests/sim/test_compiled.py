@@ -255,7 +255,7 @@ def test_a_long_launch_starts_again_in_machine_code(monkeypatch) -> None:
 
 @pytest.mark.parametrize("how", ["interpreter", "compiled"])
 def test_a_dropped_module_is_freed(monkeypatch, how: str) -> None:
-    """What is remembered of its kernels does not keep it, and with it the memory of its device, alive."""
+    """The records of its kernels do not keep it alive, nor the memory of its device."""
     monkeypatch.setenv("CUDAKIT_SIM_ENGINE", how)
     device = SimDevice(SOURCE)
     device.launch("increment", 1, 64, np.zeros(64, np.float32), 1, checks=ALL_CHECKS)

@@ -12,31 +12,13 @@ from cudakit.sim.compiled.kernel_code import Counted
 from cudakit.sim.compiled.layout import CACHE_BYTES, CHUNKS, EQUAL, FINE, IN_A_ROW, LANES, WIDTH
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.compiled.steps import StepWriter
+from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import SHARED_START
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol, Vector
+from cudakit.sim.ptx.modifiers import EVICTION_L1, LOAD_CACHES, PREFETCH_SIZES, STORE_CACHES
 from cudakit.sim.values.lanewise import width
 
-_CACHE_HINTS = frozenset(
-    (
-        "ca",
-        "cg",
-        "cs",
-        "lu",
-        "cv",
-        "wb",
-        "wt",
-        "nc",
-        "weak",
-        "L1::no_allocate",
-        "L1::evict_first",
-        "L1::evict_last",
-        "L1::evict_normal",
-        "L1::evict_unchanged",
-        "L2::128B",
-        "L2::64B",
-        "L2::256B",
-    )
-)
+_CACHE_HINTS = frozenset((*LOAD_CACHES, *STORE_CACHES, *EVICTION_L1, *PREFETCH_SIZES, "nc", "weak"))
 _SPACES = frozenset(("global", "shared", "shared::cta", "const"))
 
 
@@ -103,9 +85,7 @@ class AccessWriter(StepWriter):
         self._flush()
         access = kernel.access(instruction)
         base, offset = parts_of(source)
-        place = kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site])))
-        cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
-        kernel.found.append(access)
+        place, cache = self._global_site(access)
         kind = instruction.modifiers[-1]
         with self._guarded(instruction) as mask:
             if self._is_uniform(base):
@@ -119,21 +99,22 @@ class AccessWriter(StepWriter):
                     self._set_uniform(one, self._extended(one, value, kind), mask)
                 return
             scratch = self._targets(targets, size)
-            numbers = [code.const("i32", len(targets)), code.const("i32", size)]
             bases = kernel.register(base.name)  # type: ignore[union-attr]
-            arguments = (
-                code.context,
-                cache,
-                bases,
-                code.const("i64", offset),
-                mask,
-                kernel.vectors,
-                *numbers,
-                code.thread,
-                place,
-            )
-            self.bail_if(code.call("global_load", "i32", *arguments).ne(FINE))
+            shape = [code.const("i32", number) for number in (len(targets), size)]
+            arguments = (cache, bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)
+            self._call("global_load", *arguments)
             self._extend(scratch, kind, mask)
+
+    def _call(self, name: str, *arguments: Value) -> None:
+        """Call a function of the runtime that can fail."""
+        self.bail_if(self.code.call(name, "i32", self.code.context, *arguments).ne(FINE))
+
+    def _global_site(self, access: MemoryAccess) -> tuple[Value, Value]:
+        """The places of an access to global memory in the table of sites and in that of allocations."""
+        kernel = self.kernel
+        cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
+        kernel.found.append(access)
+        return kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site]))), cache
 
     @contextmanager
     def _guarded(self, instruction: Instruction) -> Iterator[Value]:
@@ -240,8 +221,6 @@ class AccessWriter(StepWriter):
         target = instruction.operands[0]
         targets = target.elements if isinstance(target, Vector) else (target,)
         size = width(instruction.modifiers[-1]) // 8
-        assert group.scratch is not None
-        assert group.lie is not None
         assert operands.chunk is not None
         starts = group.scratch.at(operands.chunk * (4 * WIDTH)).load(f"<{WIDTH} x i32>", 16)
         first = starts[0].to("i64", True)
@@ -261,11 +240,7 @@ class AccessWriter(StepWriter):
             code.label(anyhow)
             wide = starts.to("i64", True)
             places = code.let(f"<{WIDTH} x ptr>", f"getelementptr i8, {kernel.shared.at(at)}, {wide}")
-            ones = code.const(f"<{WIDTH} x i1>", 1)
-            suffix = f"v{WIDTH}i{8 * size}.v{WIDTH}p0"
-            c = code.call(
-                f"llvm.masked.gather.{suffix}", kind, places, code.const("i32", size), ones, code.const(kind, 0)
-            )
+            c = code.gather(kind, places)
             code.jump(done)
             code.label(done)
             found = code.let(kind, f"phi {kind} [{a.name}, %{equal}], [{b.name}, %{row}], [{c.name}, %{anyhow}]")
@@ -293,41 +268,18 @@ class AccessWriter(StepWriter):
         for number, value in enumerate(values):
             kernel.vectors.at(8 * number).store(value)
         base, offset = parts_of(instruction.operands[0])
-        numbers = [code.const("i32", len(sources)), code.const("i32", size)]
+        shape = [code.const("i32", number) for number in (len(sources), size)]
         if space == "shared":
             place = kernel.site_pointer(kernel.place(Counted("shared", access.counted, [access.site])))
             bases = self._spread(base, "u32")
             kind = code.const("i32", access.counted * 2 + access.paired)
             start = code.const("i32", SHARED_START - offset)
             with self._guarded(instruction) as mask:
-                arguments = (
-                    code.context,
-                    code.state,
-                    bases,
-                    start,
-                    mask,
-                    kernel.vectors,
-                    *numbers,
-                    kind,
-                    code.thread,
-                    place,
-                )
-                self.bail_if(code.call("shared_store", "i32", *arguments).ne(FINE))
+                arguments = (code.state, bases, start, mask, kernel.vectors, *shape, kind, code.thread, place)
+                self._call("shared_store", *arguments)
             return
-        place = kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site])))
-        cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
-        kernel.found.append(access)
+        place, cache = self._global_site(access)
         bases = self._spread(base, "u64")
         with self._guarded(instruction) as mask:
-            arguments = (
-                code.context,
-                cache,
-                bases,
-                code.const("i64", offset),
-                mask,
-                kernel.vectors,
-                *numbers,
-                code.thread,
-                place,
-            )
-            self.bail_if(code.call("global_store", "i32", *arguments).ne(FINE))
+            arguments = (cache, bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)
+            self._call("global_store", *arguments)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cudakit.sim.compiled.accesses import AccessWriter
 from cudakit.sim.compiled.arithmetic import WRITERS, Unsupported
-from cudakit.sim.compiled.context import conditions
-from cudakit.sim.compiled.kernel_code import I32, Counted
-from cudakit.sim.compiled.layout import CONTEXT, DEFERRED, EXITED, FINE, LANES, SYNCED, WAITING
+from cudakit.sim.compiled.context import I32, bump, conditions, get, put
+from cudakit.sim.compiled.kernel_code import Counted
+from cudakit.sim.compiled.layout import DEFERRED, EXITED, FINE, LANES, SYNCED, WAITING
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.lockstep.program import BARRIER, BRANCH, EXIT, FALL, JUMP, RETURN, reads_of, writes_of
 from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register
@@ -116,22 +116,27 @@ class BlockWriter(AccessWriter):
             self._flush()
             return self._set_uniform(instruction.operands[0], kernel.mask)
         self._flush()
-        site = kernel.sites.get(id(instruction))
-        if site is not None:
-            table = kernel.site_pointer(kernel.place(Counted("other", 0, [site])))
-            table.store(table.load("i64") + 1)
-            table.at(8).store(table.at(8).load("i64") + kernel.lanes)
+        self._count(instruction)
         if opcode == "shfl":
             return self._shuffle(instruction)
         self._vote(instruction)
+
+    def _count(self, instruction: Instruction) -> None:
+        """Count an instruction that has a site and does not access memory."""
+        kernel = self.kernel
+        site = kernel.sites.get(id(instruction))
+        if site is not None:
+            table = kernel.site_pointer(kernel.place(Counted("other", 0, [site])))
+            bump(self.code, table, "requests", 1)
+            bump(self.code, table, "lanes", kernel.lanes)
 
     def _warp_barrier(self) -> None:
         """Accesses before it by lanes of the warp are ordered, if all its live lanes are here."""
         kernel, code = self.kernel, self.code
         with code.if_(kernel.alone):
-            now = code.context.at(CONTEXT["now"])
-            code.state.at(SYNCED).store(now.load("i64"))
-            now.store(now.load("i64") + 1)
+            now = get(code, "now")
+            code.state.at(SYNCED).store(now)
+            put(code, "now", now + 1)
 
     def _shuffle(self, instruction: Instruction) -> None:
         kernel, code = self.kernel, self.code
@@ -174,12 +179,17 @@ class BlockWriter(AccessWriter):
         """Set the place of the active lanes."""
         self.code.state.mix(conditions(self.code, self.kernel.mask, LANES), self.code.const(I32, place), 32)
 
+    def _count_jump(self, target: int) -> None:
+        """Count a jump backwards, of which there is a limit."""
+        jumps = self.kernel.jumps
+        if target <= self.index:
+            jumps.value = jumps.value + 1
+            self.bail_if(jumps.value.gt(self.kernel.limit))
+
     def _go(self, target: int) -> None:
         """Go on at a block, unless lanes with a lower or the same place must run first."""
         kernel, code = self.kernel, self.code
-        if target <= self.index:
-            kernel.jumps.value = kernel.jumps.value + 1
-            self.bail_if(kernel.jumps.value.gt(kernel.limit))
+        self._count_jump(target)
         yields = code.new_label()
         code.branch(kernel.next.le(target), yields, f"b{target}", rare=True)
         code.label(yields)
@@ -195,8 +205,7 @@ class BlockWriter(AccessWriter):
         elif block.kind == BRANCH and ending is not None and ending.guard is not None:
             self._branch(ending.guard[0])
         elif block.kind in (EXIT, RETURN):
-            gone = code.context.at(CONTEXT["exited"])
-            gone.store(gone.load("i64") + kernel.lanes)
+            put(code, "exited", get(code, "exited") + kernel.lanes)
             self._move_to(EXITED)
             code.jump("schedule")
         elif block.kind == BARRIER and ending is not None:
@@ -222,9 +231,7 @@ class BlockWriter(AccessWriter):
             side = conditions(code, bits, LANES).select(code.const(I32, taken), fall)
             code.state.mix(conditions(code, kernel.mask, LANES), side, 32)
             for target in (taken, fall):
-                if target <= self.index:
-                    kernel.jumps.value = kernel.jumps.value + 1
-                    self.bail_if(kernel.jumps.value.gt(kernel.limit))
+                self._count_jump(target)
             code.jump("schedule")
         code.label(yes)
         self._go(taken)
@@ -238,10 +245,6 @@ class BlockWriter(AccessWriter):
         if not plain or not isinstance(number, Immediate) or number.bits:
             raise Unsupported(ending.name)
         self.bail_if(~kernel.alone)
-        site = kernel.sites.get(id(ending))
-        if site is not None:
-            table = kernel.site_pointer(kernel.place(Counted("other", 0, [site])))
-            table.store(table.load("i64") + 1)
-            table.at(8).store(table.at(8).load("i64") + kernel.lanes)
+        self._count(ending)
         self._move_to(self.block.fall | WAITING)
         code.line("ret i32 1")

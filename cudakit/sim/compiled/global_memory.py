@@ -1,7 +1,6 @@
 """Machine code for accesses to global memory, with their checks.
 
-The checks are those of ``sim/checks/global_memory.py``, made coarser if that is simpler: the interpreter
-runs the launch again at least whenever it would report something.
+The checks are coarser than those of ``sim/checks/global_memory.py``, never finer.
 """
 
 from __future__ import annotations
@@ -93,6 +92,26 @@ def _global_access(module: Module) -> None:
         c.return_(wrong.value.to("i32"))
 
 
+def _find(c: Code, low: Value, end: Value, ones: Value, failed: int) -> None:
+    """Find the allocation of the bytes from ``low`` up to ``end``; return ``failed`` if there is none, or if an address
+    is misaligned. ``ones``: the bits that any of the addresses has."""
+    outside = low.lt(c.cache.at(CACHE["low"]).load("i64")) | end.gt(c.cache.at(CACHE["high"]).load("i64"))
+    with c.if_(outside, rare=True):
+        found = c.call_pointer(address(c, "find"), "i32", c.cache, low, end)
+        with c.if_(found.ne(FINE), rare=True):
+            c.return_(failed)
+    with c.if_((ones & (c.size - 1)).ne(0), rare=True):
+        c.return_(failed)
+
+
+def _check(c: Code, addresses: Value, stores: Value, row: Value, failed: int) -> None:
+    """Return ``failed`` if the interpreter might report the access."""
+    cells = (c.size >> get(c, "global_shift")).to("i32")
+    wrong = c.call("global_access", "i32", c.context, c.cache, addresses, c.mask, cells, c.thread, stores, row)
+    with c.if_(wrong.ne(0), rare=True):
+        c.return_(failed)
+
+
 def _global_place(module: Module) -> None:
     """Find the allocation of an access and check its bounds. Lanes access ``size`` bytes at ``bases`` + ``offset``;
     ``addresses`` receives their addresses, valid in all lanes. Returns BAIL, or 1 if the lanes access consecutive
@@ -119,14 +138,7 @@ def _global_place(module: Module) -> None:
             high.value = sane.reduce("umax")
 
         c.either(in_row, consecutive, scattered)
-        end = high.value + c.size
-        outside = low.value.lt(c.cache.at(CACHE["low"]).load("i64")) | end.gt(c.cache.at(CACHE["high"]).load("i64"))
-        with c.if_(outside, rare=True):
-            found = c.call_pointer(address(c, "find"), "i32", c.cache, low.value, end)
-            with c.if_(found.ne(FINE), rare=True):
-                c.return_(BAIL)
-        with c.if_((sane.reduce("or") & (c.size - 1)).ne(0), rare=True):
-            c.return_(BAIL)
+        _find(c, low.value, high.value + c.size, sane.reduce("or"), BAIL)
         with c.if_(get(c, "counting").ne(0)):
             count = c.ones(c.mask).to("i64")
             bump(c, c.site, "requests", 1)
@@ -141,12 +153,7 @@ def _global_place(module: Module) -> None:
 
             c.either(in_row, few, many)
         with c.if_(c.cache.at(CACHE["flags"]).load("i64").ne(0)):
-            cells = (c.size >> get(c, "global_shift")).to("i32")
-            wrong = c.call(
-                "global_access", "i32", c.context, c.cache, c.addresses, c.mask, cells, c.thread, c.stores, in_row
-            )
-            with c.if_(wrong.ne(0), rare=True):
-                c.return_(BAIL)
+            _check(c, c.addresses, c.stores, in_row, BAIL)
         c.return_(in_row.to("i32"))
 
 
@@ -192,7 +199,6 @@ def _global_load(module: Module) -> None:
 def _gather(c: Code, addresses: Value, shift: Value) -> None:
     """Load elements of 4 bytes, a vector of WIDTH lanes at a time."""
     ints, longs = f"<{WIDTH} x i32>", f"<{WIDTH} x i64>"
-    ones = c.const(f"<{WIDTH} x i1>", 1)
     with c.for_(c.const("i64", LANES // WIDTH)) as chunk:
         here = conditions(c, c.mask >> (chunk.to("i32") * WIDTH), WIDTH)
         places = addresses.at(chunk * (8 * WIDTH)).load(longs, 32) + shift.splat(WIDTH)
@@ -215,8 +221,7 @@ def _gather(c: Code, addresses: Value, shift: Value) -> None:
 
                 def scattered() -> None:
                     pointers = (places + offset.splat(WIDTH)).convert("inttoptr", "ptr")
-                    name = f"llvm.masked.gather.v{WIDTH}i32.v{WIDTH}p0"
-                    found.value = c.call(name, ints, pointers, c.const("i32", 4), ones, c.const(ints, 0))
+                    found.value = c.gather(ints, pointers)
 
                 c.either(row, consecutive, scattered)
 
@@ -261,14 +266,7 @@ def _global_one(module: Module) -> None:
     """A load of ``size`` bytes at one address by all active lanes. Returns the host's address, 0 to bail out."""
     arguments = {"cache": "ptr", "place": "i64", "mask": "i32", "size": "i64", "thread": "i32", "site": "ptr"}
     with module.function("global_one", "i64", context="ptr", **arguments) as c:
-        end = c.place + c.size
-        outside = c.place.lt(c.cache.at(CACHE["low"]).load("i64")) | end.gt(c.cache.at(CACHE["high"]).load("i64"))
-        with c.if_(outside, rare=True):
-            found = c.call_pointer(address(c, "find"), "i32", c.cache, c.place, end)
-            with c.if_(found.ne(FINE), rare=True):
-                c.return_(0)
-        with c.if_((c.place & (c.size - 1)).ne(0), rare=True):
-            c.return_(0)
+        _find(c, c.place, c.place + c.size, c.place, 0)
         with c.if_(get(c, "counting").ne(0)):
             for name in ("requests", "cost", "ideal"):
                 bump(c, c.site, name, 1)
@@ -276,21 +274,8 @@ def _global_one(module: Module) -> None:
         with c.if_(c.cache.at(CACHE["flags"]).load("i64").ne(0)):
             addresses = c.array("i64", LANES)
             addresses.store(c.place.splat(LANES), 32)
-            cells = (c.size >> get(c, "global_shift")).to("i32")
-            wrong = c.call(
-                "global_access",
-                "i32",
-                c.context,
-                c.cache,
-                addresses,
-                c.mask,
-                cells,
-                c.thread,
-                c.const("i1", 0),
-                c.const("i1", 0),
-            )
-            with c.if_(wrong.ne(0), rare=True):
-                c.return_(0)
+            false = c.const("i1", 0)
+            _check(c, addresses, false, false, 0)
         c.return_(c.place + c.cache.at(CACHE["shift"]).load("i64"))
 
 

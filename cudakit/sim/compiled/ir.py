@@ -335,6 +335,12 @@ class Code:
         self.entry.append(f"  {name} = alloca [{count} x {kind}], align 64")
         return Value(self, "ptr", name)
 
+    def gather(self, kind: str, places: Value) -> Value:
+        """The elements of a vector, each from its own place in memory, which is aligned."""
+        everywhere = self.const(like(kind, "i1"), 1)
+        name = f"llvm.masked.gather.{mangled(kind)}.{mangled(places.kind)}"
+        return self.call(name, kind, places, self.const("i32", size_of(kind)), everywhere, self.const(kind, 0))
+
     def lane_numbers(self, kind: str, count: int, step: int = 1) -> Value:
         kind = f"<{count} x {kind}>"
         return Value(self, kind, literal(kind, [n * step for n in range(count)]))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from cudakit.sim.compiled.accesses import parts_of, space_of
 from cudakit.sim.compiled.basic_block import BlockWriter
-from cudakit.sim.compiled.context import address, get
-from cudakit.sim.compiled.kernel_code import I32, Counted, Group, KernelCode
+from cudakit.sim.compiled.context import I32, address, get
+from cudakit.sim.compiled.kernel_code import Counted, Group, KernelCode
 from cudakit.sim.compiled.layout import BAIL, DEFERRED, EXITED, FINE, LANES, WAITING
 from cudakit.sim.lockstep.program import BasicBlock, writes_of
 from cudakit.sim.ptx.ir import Register, Symbol
@@ -49,9 +49,9 @@ class KernelWriter(KernelCode):
             # lanes that wait for others of their warp: none of these will come
             stuck = places.ge(DEFERRED) & places.lt(WAITING)
             code.return_(stuck.bits("i32").ne(0).select(code.const("i32", BAIL), code.const("i32", FINE)))
-        self.active = (places & ~DEFERRED).eq(low.splat(LANES))
-        self.mask = self.active.bits("i32")
-        rest = self.active.select(EXITED, places)
+        active = (places & ~DEFERRED).eq(low.splat(LANES))
+        self.mask = active.bits("i32")
+        rest = active.select(EXITED, places)
         waits = (rest.ge(DEFERRED) & rest.lt(WAITING)).bits("i32").ne(0)
         # the lowest place of other lanes: those that run on yield to them
         self.next = waits.select(0, rest.reduce("umin"))

@@ -12,12 +12,11 @@ from cudakit.sim.compiled.context import conditions
 from cudakit.sim.compiled.ir import Code, Module, Value, Variable
 from cudakit.sim.compiled.layout import CONTEXT, LANES, SITE_BYTES, WIDTH
 from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.memory import round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
 from cudakit.sim.values.lanewise import width
-
-I32 = f"<{LANES} x i32>"
 
 
 @dataclass
@@ -39,8 +38,9 @@ class Group:
     kind: int
     offsets: list[int] = field(default_factory=list)
     begun: bool = False
-    scratch: Value | None = None
-    lie: Value | None = None
+    # set when the group is begun: the byte offsets of the lanes, and how they lie
+    scratch: Value = field(init=False)
+    lie: Value = field(init=False)
 
 
 class KernelCode:
@@ -65,7 +65,6 @@ class KernelCode:
     jumps: Variable
     vectors: Value
     grouped: dict[int, Group]
-    active: Value
     mask: Value
     lanes: Value
     next: Value
@@ -87,13 +86,11 @@ class KernelCode:
         self.uniformity = Uniformity(program)
         self.counted: list[Counted] = []
         self.found: list[MemoryAccess] = []
-        # why machine code gives up, by the number of the exit
-        self.reasons: list[str] = ["the end of the kernel"]
         self.places: dict[str, int] = {}
         # registers that may be read before they are written, and the places of the masks of the lanes that wrote them
         unset = [name for name, slot in program.slots.items() if slot in program.unset]
         self.unset = {name: 4 * number for number, name in enumerate(sorted(unset))}
-        self.unset_bytes = offset = -(-4 * len(unset) // 64) * 64
+        self.unset_bytes = offset = round_up(4 * len(unset), 64)
         for name in program.function.registers:
             self.places[name] = offset
             offset += {1: 64, 16: 64, 32: 128, 64: 256}[self.bits(name)] if self.varies(name) else 64

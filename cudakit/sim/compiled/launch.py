@@ -39,7 +39,7 @@ from cudakit.sim.compiled.layout import (
 from cudakit.sim.compiled.machine import Machine, run_blocks
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.lanes import Array, Geometry, LaneSet
-from cudakit.sim.lockstep.memory import Allocation, MemoryFault
+from cudakit.sim.lockstep.memory import Allocation, MemoryFault, aligned, round_up
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
@@ -104,10 +104,9 @@ class CompiledKernel:
 
 def _memory(size: int, fill: int | None = 0) -> Array:
     """``size`` bytes at an address that vectors can be loaded from; ``fill`` None: of any value."""
-    whole = max(size, 64) + 64
-    raw = np.empty(whole, np.uint8) if fill is None else np.full(whole, fill, np.uint8)
-    skip = -raw.ctypes.data % 64
-    return raw[skip : skip + max(size, 64)]
+    size = max(size, 64)
+    raw = np.empty(size + 64, np.uint8) if fill is None else np.full(size + 64, fill, np.uint8)
+    return aligned(raw, size)
 
 
 def run_compiled(kernel: CompiledKernel, run: KernelRun, written: set[Allocation] | None) -> bool:
@@ -139,7 +138,7 @@ class _Launch:
         words = self.context[:SHIFTS].view(np.int64)
         config = run.config
         warps = -(-config.threads // LANES)
-        shared_bytes = -(-config.shared_bytes // 32) * 32
+        shared_bytes = round_up(config.shared_bytes, 32)
         shared_shift, self.global_shift = kernel.shifts
         shared_cells = -(-config.shared_bytes // (1 << shared_shift))
         self.caches = (
@@ -266,8 +265,6 @@ class _Launch:
             "high": last,
             "writes": writes,
             "reads": reads,
-        }
-        row |= {
             "undefined": undefined,
             "shift": allocation.store.ctypes.data - allocation.base,
             "flags": bool(writes or undefined),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cudakit.sim.lockstep.memory import round_up
+
 LANES = 32
 # lanes of the vectors in which arithmetic is done; a warp is CHUNKS of them
 WIDTH = 8
@@ -29,22 +31,12 @@ CONTEXT = _numbered(
     *("now", "floor", "last_write", "last_read", "full", "looks"),
     *("pending", "pending_count"),
     *("ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z", "block"),
-    *(
-        "warps",
-        "registers",
-        "register_bytes",
-        "states",
-        "start_states",
-        "thread_ids",
-        "local",
-        "local_bytes",
-        "unset_bytes",
-    ),
+    *("warps", "registers", "register_bytes", "states", "start_states", "thread_ids", "unset_bytes"),
     *("sites", "counts", "caches", "patterns", "find", "count_pattern", "step_limit", "counting", "checked", "init"),
     "exited",
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
-SHIFTS = -(-8 * len(CONTEXT) // 64) * 64
+SHIFTS = round_up(8 * len(CONTEXT), 64)
 CONTEXT_BYTES = SHIFTS + 4 * LANES
 # per site: how often, by how many lanes; and the cost: sectors or wavefronts, the least possible, the worst
 SITE = _numbered("requests", "lanes", "cost", "ideal", "worst")

@@ -6,7 +6,7 @@ from cudakit.sim.compiled.arithmetic import NAN32, Unsupported
 from cudakit.sim.compiled.ir import Value, like
 from cudakit.sim.compiled.kernel_code import KernelCode
 from cudakit.sim.compiled.layout import WIDTH
-from cudakit.sim.ptx.ir import Operand, Register
+from cudakit.sim.ptx.ir import Instruction, Operand, Register
 from cudakit.sim.values.lanewise import width
 
 
@@ -28,8 +28,16 @@ class RegisterOperands:
         self.width = WIDTH if chunk is not None else 0
         self.values: dict[str, Held] = {}
         self.written: set[str] = set()
-        # the condition of the current instruction, and whether it is negated
+        # the condition of the current instruction
         self.guard: Value | None = None
+
+    def take_guard(self, instruction: Instruction) -> None:
+        """Set the condition under which an instruction's results are written."""
+        self.guard = None
+        if instruction.guard is not None:
+            register, negated = instruction.guard
+            condition = self.read(register, "pred")
+            self.guard = ~condition if negated else condition
 
     def _splat(self, value: Value) -> Value:
         return value.splat(WIDTH) if self.width else value

@@ -1,7 +1,6 @@
 """Machine code for accesses to shared memory, with their checks.
 
-The checks are those of ``sim/checks/shared_memory.py``, made coarser if that is simpler: the interpreter
-runs the launch again at least whenever it would report something.
+The checks are coarser than those of ``sim/checks/shared_memory.py``, never finer.
 """
 
 from __future__ import annotations

@@ -35,27 +35,18 @@ class StepWriter:
         self.set_here: set[str] = set()
 
     def bail_if(self, condition: Value) -> None:
-        on, off = self.code.new_label(), self.code.new_label()
-        self.code.branch(condition, off, on, rare=True)
-        self.code.label(off)
-        self.code.line(f"ret i32 {-1 - len(self.kernel.reasons)}")
+        """Leave the launch to the interpreter if a condition holds."""
+        on = self.code.new_label()
+        self.code.branch(condition, "bail", on, rare=True)
         self.code.label(on)
-        instructions = self.block.instructions
-        self.kernel.reasons.append(
-            instructions[self.position].text if self.position < len(instructions) else "the end of a block"
-        )
 
     def _lanewise(self, instruction: Instruction) -> None:
         if any(self.kernel.varies(register.name) for register in writes_of(instruction)):
             self.pending.append(instruction)
         else:
-            uniform = self.uniform
-            if instruction.guard is not None:
-                register, negated = instruction.guard
-                condition = uniform.read(register, "pred")
-                uniform.guard = ~condition if negated else condition
-            WRITERS[instruction.opcode](uniform, instruction)
-            uniform.guard = None
+            self.uniform.take_guard(instruction)
+            WRITERS[instruction.opcode](self.uniform, instruction)
+            self.uniform.guard = None
 
     def _expect_unread(self, instruction: Instruction) -> None:
         """Write the pending instructions now if they read a uniform register that this one writes."""
@@ -83,11 +74,7 @@ class StepWriter:
             kernel.chunk = chunk
             operands = RegisterOperands(kernel, chunk, self.uniform)
             for instruction in pending:
-                operands.guard = None
-                if instruction.guard is not None:
-                    register, negated = instruction.guard
-                    condition = operands.read(register, "pred")
-                    operands.guard = ~condition if negated else condition
+                operands.take_guard(instruction)
                 self._vector(operands, instruction)
             operands.guard = None
             here = None

@@ -21,6 +21,7 @@ from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.undefined import LOADED, UNWRITTEN, ValueOrigin, code_of, fail_use
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Negated, Operand, Register, Vector
 from cudakit.sim.ptx.opcodes import row_of, spaces_of
+from cudakit.sim.values.bits import table_function
 
 # fmt: off
 _ARITHMETIC = frozenset((
@@ -265,14 +266,10 @@ class _Hook:
 
 def _combine(opcode: str, table: int, values: tuple[Array, ...]) -> Array:
     """The result of and, or, or lop3 with a table of 8 bits."""
-    if opcode != "lop3":
-        found: Array = values[0] & values[1] if opcode == "and" else values[0] | values[1]
-        return found
-    out = np.uint64(0) & values[0]
-    for row in (row for row in range(8) if table >> row & 1):
-        a, b, c = (value if row & bit else ~value for value, bit in zip(values, (4, 2, 1), strict=True))
-        out = out | (a & b & c)
-    return out
+    if opcode == "lop3":
+        return table_function(table)(*values)
+    found: Array = values[0] & values[1] if opcode == "and" else values[0] | values[1]
+    return found
 
 
 def _loaded(codes: Array) -> Array:

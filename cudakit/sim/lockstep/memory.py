@@ -210,10 +210,8 @@ class AddressSpace:
         if size <= 0:
             raise ValueError(f"an allocation needs at least one byte, got {size}")
         padded = round_up(size, _GRANULE)
-        # 64-byte aligned, so that every typed view is aligned for numpy
         raw = np.empty(padded + 64, np.uint8) if size <= _POISON_LIMIT else np.zeros(padded + 64, np.uint8)
-        skip = -raw.ctypes.data % 64
-        store = raw[skip : skip + padded]
+        store = aligned(raw, padded)
         if size <= _POISON_LIMIT:
             store.fill(POISON)
         address = self._next
@@ -380,6 +378,12 @@ def _distance(allocation: Allocation, address: int, size: int) -> int:
     if address < allocation.address:
         return allocation.address - address
     return max(0, address + size - allocation.end)
+
+
+def aligned(raw: Bytes, size: int) -> Bytes:
+    """``size`` bytes of an array with 64 more: 64-byte aligned, so that every typed view is aligned for numpy."""
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size]
 
 
 def round_up(value: int, multiple: int) -> int:
