@@ -55,6 +55,13 @@ extern "C" __global__ void warp_sum(const float* x, float* y) {
     const unsigned odd = __ballot_sync(~0u, t & 1);
     if (t % 32 == 0) y[blockIdx.x * 2 + t / 32] = v + (odd == 0xAAAAAAAAu);
 }
+extern "C" __global__ void some_rows(const float* x, float* y, int n) {
+    if (threadIdx.x >= 3) return;
+    float s = 0;
+#pragma unroll 1
+    for (int i = 0; i < n; ++i) s += x[i % 64];
+    y[threadIdx.x] = s;
+}
 extern "C" __global__ void guarded(const unsigned* x, unsigned* y, int n) {
     unsigned v = x[threadIdx.x];
     asm("{ .reg .pred p; setp.lt.s32 p, %1, %2; @p add.f32 %0, %0, 0f3F800000; }" : "+r"(v) : "r"(threadIdx.x), "r"(n));
@@ -172,6 +179,20 @@ def test_loops_that_lanes_leave_one_by_one(monkeypatch, kernels, block: int) -> 
 def test_shuffles_and_votes(monkeypatch, kernels) -> None:
     x = np.random.default_rng(0).standard_normal(256).astype(np.float32)
     both(monkeypatch, kernels, "warp_sum", 4, 64, x, np.zeros(8, np.float32))
+
+
+@pytest.mark.parametrize("counters", [True, False])
+def test_counts_of_long_loops_are_the_interpreters(monkeypatch, kernels, counters: bool) -> None:
+    """The interpreter runs lanes that wait for a long loop on their own after a while, so their exit counts twice."""
+    outcomes = []
+    for how in ("interpreter", "compiled"):
+        monkeypatch.setenv("CUDAKIT_SIM_ENGINE", how)
+        y = np.zeros(3, np.float32)
+        counts = kernels.launch("some_rows", 1, 32, np.ones(64, np.float32), y, 5000, counters=counters)
+        outcomes.append((y.tobytes(), repr(counts) if counters else ""))
+    assert outcomes[0] == outcomes[1]
+    one = engine.engine_of(kernels.kernel("some_rows"))
+    assert (one.left, one.compiled_launches) == ((1, 0) if counters else (0, 1))
 
 
 def test_a_guarded_result_keeps_the_payload_of_a_nan_in_other_lanes(monkeypatch, kernels) -> None:

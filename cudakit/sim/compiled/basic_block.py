@@ -6,8 +6,9 @@ from cudakit.sim.compiled.accesses import AccessWriter
 from cudakit.sim.compiled.arithmetic import WRITERS, Unsupported
 from cudakit.sim.compiled.context import I32, bump, conditions, get, put
 from cudakit.sim.compiled.kernel_code import Counted
-from cudakit.sim.compiled.layout import DEFERRED, EXITED, FINE, LANES, SYNCED, WAITING
+from cudakit.sim.compiled.layout import DEFERRED, EXITED, FINE, JUMPS, LANES, SYNCED, WAITING
 from cudakit.sim.compiled.operands import RegisterOperands
+from cudakit.sim.lockstep.control import TIRED
 from cudakit.sim.lockstep.program import BARRIER, BRANCH, EXIT, FALL, JUMP, RETURN, reads_of, writes_of
 from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register
 
@@ -181,10 +182,17 @@ class BlockWriter(AccessWriter):
 
     def _count_jump(self, target: int) -> None:
         """Count a jump backwards, of which there is a limit."""
-        jumps = self.kernel.jumps
-        if target <= self.index:
-            jumps.value = jumps.value + 1
-            self.bail_if(jumps.value.gt(self.kernel.limit))
+        if target > self.index:
+            return
+        kernel, code = self.kernel, self.code
+        place = code.state.at(JUMPS)
+        jumps = place.load("i64") + 1
+        place.store(jumps)
+        self.bail_if(jumps.gt(kernel.limit))
+        with code.if_(jumps.ge(TIRED), rare=True):
+            put(code, "tired", 1)
+        with code.if_(~kernel.alone):
+            put(code, "parted", 1)
 
     def _go(self, target: int) -> None:
         """Go on at a block, unless lanes with a lower or the same place must run first."""

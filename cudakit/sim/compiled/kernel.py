@@ -31,7 +31,6 @@ class KernelWriter(KernelCode):
             self.params, self.shared = address(code, "params"), address(code, "shared")
             self.site_table, self.caches = address(code, "sites"), address(code, "caches")
             self.counts, self.limit = address(code, "counts"), get(code, "step_limit")
-            self.jumps = code.variable("i64", 0)
             self.vectors = code.array("ptr", 8)
             self._schedule(len(blocks))
             for index, block in enumerate(blocks):

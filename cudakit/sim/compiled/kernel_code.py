@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cudakit.sim.compiled.analysis import Uniformity
 from cudakit.sim.compiled.arithmetic import Unsupported
 from cudakit.sim.compiled.context import conditions
-from cudakit.sim.compiled.ir import Code, Module, Value, Variable
+from cudakit.sim.compiled.ir import Code, Module, Value
 from cudakit.sim.compiled.layout import CONTEXT, LANES, SITE_BYTES, WIDTH
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import round_up
@@ -62,7 +62,6 @@ class KernelCode:
     caches: Value
     counts: Value
     limit: Value
-    jumps: Variable
     vectors: Value
     grouped: dict[int, Group]
     mask: Value

@@ -135,7 +135,7 @@ class _Launch:
         writer = kernel.writer
         self.context = _memory(CONTEXT_BYTES)
         self.context[SHIFTS:CONTEXT_BYTES].view(np.int32)[:] = np.arange(LANES)[::-1]
-        words = self.context[:SHIFTS].view(np.int64)
+        self.words = self.context[:SHIFTS].view(np.int64)
         config = run.config
         warps = -(-config.threads // LANES)
         shared_bytes = round_up(config.shared_bytes, 32)
@@ -191,7 +191,7 @@ class _Launch:
             "init": "init" in run.checks,
         }
         for name, value in values.items():
-            words[CONTEXT[name] // 8] = value
+            self.words[CONTEXT[name] // 8] = value
 
     def _keep(self, name: str, size: int, fill: int | None = 0) -> Array:
         found = self.kept[name] = _memory(size, fill)
@@ -203,7 +203,7 @@ class _Launch:
             # in parts, so that an interrupt (Ctrl-C) has to wait for a part only
             count, started = min(step, blocks - first), perf_counter()
             status = self.kernel.run_blocks(self.context.ctypes.data, self.kernel.warp, first, first + count)
-            if status != FINE or self.error is not None:
+            if status != FINE or self.error is not None or self._counts_would_differ():
                 for allocation, store in self.saved.items():
                     allocation.store[:] = store
                 if self.error is not None:
@@ -214,6 +214,12 @@ class _Launch:
         self._define()
         self._collect()
         return True
+
+    def _counts_would_differ(self) -> bool:
+        """Whether the interpreter might count other executions of blocks: a fragment that has jumped backwards often
+        yields to others, and the lanes of a warp that would meet then run apart."""
+        tired, parted = (self.words[CONTEXT[name] // 8] for name in ("tired", "parted"))
+        return self.launch.counting and bool(tired and parted)
 
     def _find(self, pointer: int, low: int, end: int) -> int:
         """Find the allocation of an access, for its place in ``caches`` at ``pointer``."""

@@ -34,6 +34,9 @@ CONTEXT = _numbered(
     *("warps", "registers", "register_bytes", "states", "start_states", "thread_ids", "unset_bytes"),
     *("sites", "counts", "caches", "patterns", "find", "count_pattern", "step_limit", "counting", "checked", "init"),
     "exited",
+    # whether a warp has jumped backwards as often as makes the interpreter's fragments yield, and whether one has with
+    # other lanes of its warp elsewhere
+    *("tired", "parted"),
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
 SHIFTS = round_up(8 * len(CONTEXT), 64)
@@ -44,8 +47,9 @@ SITE_BYTES = 64
 # per global access: the allocation that it found last. `flags`: whether its accesses need checks
 CACHE = _numbered("base", "low", "high", "writes", "reads", "undefined", "shift", "flags")
 CACHE_BYTES = 64
-# per warp: the place of each lane in the program (32 numbers of 4 bytes), and the time of its last bar.warp.sync
-SYNCED = 128
+# per warp: the place of each lane in the program (32 numbers of 4 bytes), the time of its last bar.warp.sync, and its
+# backward jumps
+SYNCED, JUMPS = 128, 136
 STATE_BYTES = 192
 # places that are not blocks of the program
 EXITED, WAITING, DEFERRED = 0x7FFFFFFF, 0x40000000, 0x20000000

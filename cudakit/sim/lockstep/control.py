@@ -40,7 +40,7 @@ from cudakit.sim.ptx.opcodes import name_of
 
 # backward jumps before a fragment yields: in a loop that waits for other lanes, and in any other loop
 _TIRED_SPIN = 4
-_TIRED = 4096
+TIRED = 4096
 # backward jumps without any progress before a hang is reported, for the same two kinds of loops
 _HANG_SPIN = 20_000
 _HANG = 20_000_000
@@ -287,7 +287,7 @@ class LaneScheduler:
         self.steps += 1
         if self.steps > self.run.config.step_limit:
             self.endless(f, block)
-        if f.jumps < (_TIRED_SPIN if block.spins else _TIRED):
+        if f.jumps < (_TIRED_SPIN if block.spins else TIRED):
             return False
         f.jumps = 0
         if self.idle_jumps[block.spins] > (_HANG_SPIN if block.spins else _HANG):
