@@ -109,7 +109,7 @@ def step(instruction, values):
             given.append(~values[operand.register.name])
         else:
             given.append(arithmetic.constant(operand, kind))
-    results = run(given)
+    results = run(*given)
     results = results if isinstance(results, tuple) else (results,)
     for destination, kind, result in zip(destinations, to_types, results, strict=True):
         if result.dtype != arithmetic.storage(kind):

@@ -22,16 +22,18 @@ from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.releases import GridChains
-from cudakit.sim.checks.shadow import STRONG, Table, grid_layout
+from cudakit.sim.checks.shadow import STRONG, Table, grid_layout, number
 from cudakit.sim.checks.stored_values import unwritten_load
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess, scope_of
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.pieces import Piece, gather, positions
+from cudakit.sim.lockstep.pieces import Piece, gather, indices, positions
 from cudakit.sim.lockstep.run import KernelRun
 
 _SHADOW_BYTES = 4 << 30
+# the lowest word of an access
+_EVER = number(1)
 
 
 class _Shadow:
@@ -106,11 +108,11 @@ class GlobalChecks:
             return
         if writes is not None:
             words = writes.words(piece.index, count)
-            if words.any():
+            if np.count_nonzero(words):
                 self._compare(f, access, piece, count, shadow, words, order)
         if shadow.reads is not None and (self.benign or not access.site.confirmed):
-            index = positions(piece.index, piece.lanes.count)
-            shadow.reads.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
+            index = indices(piece.index, piece.lanes.count)
+            shadow.reads.note(index, count, self._words(event, order, piece.lanes, access.strong), _EVER)
 
     def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         allocation: Allocation = piece.home
@@ -142,15 +144,15 @@ class GlobalChecks:
             view = writes.first if count == 1 else writes.first.reshape(-1, count)
             view[piece.index] = STRONG
             return
-        words = writes.words(piece.index, count)
-        if words.any():
-            self._compare(f, access, piece, count, shadow, words, order, values=values)
+        index = indices(piece.index, piece.lanes.count)
+        old = writes.words(index, count)
+        if np.count_nonzero(old):
+            self._compare(f, access, piece, count, shadow, old, order, values=values)
         if shadow.reads is not None:
             words = shadow.reads.words(piece.index, count)
-            if words.any():
+            if np.count_nonzero(words):
                 self._compare(f, access, piece, count, shadow, words, order, reads=True)
-        index = positions(piece.index, piece.lanes.count)
-        lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), 1)
+        lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), _EVER, old)
         each = values is not None and values.ndim == (1 if access.count == 1 else 2)
         apart = access.strong and access.scope < DEVICE
         if lost is None or not (apart or (values is not None and not access.strong and (each or self.benign))):
@@ -215,25 +217,25 @@ class GlobalChecks:
             return
         layout, index = self.layout, piece.index
         own = self._owners(order, piece.lanes)
-        # events up to the block's last barrier are ordered for threads of the same block
-        floor = (order.floor.take(piece.lanes.block) + 1) << layout.shift
         if count > 1:
-            own, floor = own[:, None], floor[:, None]
+            own = own[:, None]
         for found in (words, table.others(index, count), table.peers(index, count)):
             if found is None:
                 continue
             wide = found if found.ndim == (2 if count > 1 else 1) else found[None]
             apart = (wide ^ own) & layout.anyone
             wrong = (wide != 0) & (apart != 0)
-            if not wrong.any():
+            if not np.count_nonzero(wrong):
                 continue
-            wrong &= (apart & layout.who != 0) | (wide >= floor)
+            # events up to the block's last barrier are ordered for threads of the same block
+            floor = (order.floor.take(piece.lanes.block) + 1) << layout.shift
+            wrong &= (apart & layout.who != 0) | (wide >= (floor[:, None] if count > 1 else floor))
             if access.strong:
                 weak = wide & STRONG == 0
                 if self.narrow:
                     weak = weak | self._out_of_scope(access, piece, order, np.broadcast_to(wide, wrong.shape), wrong)
                 wrong &= weak
-            if not wrong.any():
+            if not np.count_nonzero(wrong):
                 continue
             wide = np.broadcast_to(wide, wrong.shape)
             harmless = benign.races(

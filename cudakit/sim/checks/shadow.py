@@ -14,11 +14,17 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.pieces import gather
+from cudakit.sim.lockstep.pieces import gather, positions
 
 STRONG = 1
 # marks the destination of a cp.async that has not been waited for
 IN_FLIGHT = 1 << 62
+
+
+def number(value: int) -> Array:
+    """A number as an array without dimensions, with which numpy computes faster than with an int if the lanes are
+    few."""
+    return np.array(value, np.int64)
 
 
 class WordLayout:
@@ -28,9 +34,8 @@ class WordLayout:
     def __init__(self, bits: int, inner: int = 0) -> None:
         self.shift = bits + 1
         self.inner = inner
-        self.anyone = ((1 << bits) - 1) << 1
-        self.within = ((1 << inner) - 1) << 1
-        self.who = self.anyone & ~self.within
+        anyone, within = ((1 << bits) - 1) << 1, ((1 << inner) - 1) << 1
+        self.anyone, self.within, self.who = number(anyone), number(within), number(anyone & ~within)
 
     def event(self, words: Array) -> Array:
         return (words & (IN_FLIGHT - 1)) >> self.shift
@@ -79,58 +84,67 @@ class Table:
         none."""
         return None if self.peer is None else gather(self.peer, index, count)
 
-    def taken(self, index: Array, count: int, low: int) -> bool:
+    def taken(self, index: Array, count: int, low: Array) -> bool:
         """Whether each of these granules has two words of at least ``low``."""
         others = self.others(index, count)
-        return others is not None and int(others.min()) >= low and int(self.words(index, count).min()) >= low
+        return others is not None and bool(others.min() >= low and self.words(index, count).min() >= low)
 
-    def note(self, index: Array, count: int, words: Array, low: int) -> Array | None:
-        """Enter one access per lane. An old word below ``low`` is dropped, not kept as the second one.
+    def note(self, index: Any, count: int, words: Array, low: Array, old: Array | None = None) -> Array | None:
+        """Enter one access per lane, at an array of positions or a slice. An old word below ``low`` is dropped, not
+        kept as the second one; ``old`` are the old words, if the caller has read them.
 
         Returns the positions of the lanes whose word another lane of the same access has overwritten, or None."""
+        if old is None:
+            old = gather(self.first, index, count)
+        late = old >= low
+        if np.count_nonzero(late):
+            apart = (old ^ (words if count == 1 else words[:, None])) & self.layout.anyone
+            if np.count_nonzero(apart) and np.count_nonzero(late := late & (apart != 0)):
+                rows = positions(index, len(old))
+                cells = rows if count == 1 else rows[:, None] * count + np.arange(count)
+                self._keep(cells[late], 1, old[late], apart[late])
+        return self.enter(index, count, words)
+
+    def enter(self, index: Any, count: int, words: Array) -> Array | None:
+        """``note`` an access to granules without an old word to keep."""
         view = self.first if count == 1 else self.first.reshape(-1, count)
-        if count > 1:
-            words = np.broadcast_to(words[:, None], (len(words), count))
-        old = view.take(index, axis=0)
-        if old.size and int(old.max()) >= low:
-            self._keep(index, count, old, words, old >= low)
-        view[index] = words
-        if rises(index):
+        view[index] = words if count == 1 else words[:, None]
+        if isinstance(index, slice) or rises(index):
             return None
-        got = view.take(index, axis=0)
-        lost = (got ^ words) & self.layout.anyone != 0
-        if not lost.any():
+        # two lanes of an access have all granules in common, or none
+        got = self.first.take(index if count == 1 else index * count)
+        apart = (got ^ words) & self.layout.anyone
+        lost: Array = apart.nonzero()[0]
+        if not len(lost):
             return None
         # the kept word is that of the lowest overwritten lane
-        self._keep(index[::-1], count, words[::-1], got[::-1], lost[::-1])
-        return np.flatnonzero(lost if count == 1 else lost.any(axis=1))
+        lowest = lost[::-1]
+        self._keep(index[lowest], count, words[lowest], apart[lowest])
+        return lost
 
-    def _keep(self, index: Array, count: int, old: Array, new: Array, which: Array) -> None:
-        """Keep the old words that ``which`` selects and whose owner differs from that of the new word."""
-        apart = (old ^ new) & self.layout.anyone
-        kept = which & (apart != 0)
-        if not kept.any():
-            return
-        cells = index if count == 1 else index[:, None] * count + np.arange(count)
+    def _keep(self, rows: Array, count: int, words: Array, apart: Array) -> None:
+        """Keep words of ``count`` granules each as earlier accesses. ``apart``: the bits in which the owner of the last
+        access differs."""
         if not self.layout.inner:
-            self.second = _kept(self.second, self.first, cells[kept], old[kept])
+            self.second = self._kept(self.second, rows, count, words)
             return
-        far = kept & (apart & self.layout.who != 0)
-        if far.any():
-            self.second = _kept(self.second, self.first, cells[far], old[far])
-        near = kept & ~far
-        if near.any():
-            self.peer = _kept(self.peer, self.first, cells[near], old[near])
+        far = apart & self.layout.who != 0
+        if np.count_nonzero(far):
+            self.second = self._kept(self.second, rows[far], count, words[far])
+        if np.count_nonzero(far) < len(far):
+            self.peer = self._kept(self.peer, rows[~far], count, words[~far])
 
-
-def _kept(table: Array | None, like: Array, cells: Array, words: Array) -> Array:
-    """Enter words in a table, which is made if it is None."""
-    if table is None:
-        table = np.zeros_like(like)
-    table[cells] = words
-    return table
+    def _kept(self, table: Array | None, rows: Array, count: int, words: Array) -> Array:
+        """Enter words in a table, which is made if it is None."""
+        if table is None:
+            table = np.zeros_like(self.first)
+        if count == 1:
+            table[rows] = words
+        else:
+            table.reshape(-1, count)[rows] = words[:, None]
+        return table
 
 
 def rises(index: Array) -> bool:
     """Whether positions increase strictly from lane to lane, so that no two are equal."""
-    return bool((index[1:] > index[:-1]).all())
+    return bool(np.count_nonzero(index[1:] > index[:-1]) == len(index) - 1)

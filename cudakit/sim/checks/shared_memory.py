@@ -21,12 +21,12 @@ from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.releases import GridChains
-from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table
+from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG, Table, number
 from cudakit.sim.checks.stored_values import unwritten_load
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.pieces import Piece, gather, positions
+from cudakit.sim.lockstep.pieces import Piece, gather, indices, positions
 from cudakit.sim.lockstep.sites import Site
 
 # the most reads (and their lanes) kept out of the table in an interval without writes; with more, they are entered
@@ -35,7 +35,7 @@ _READ_LANES_KEPT = 1 << 21
 # how many times to test whether all of shared memory is initialised
 _LOOKS = 8
 # the bits of a word that are equal for the lanes of one warp
-_WARPS = LANES.who & ~(31 << 1)
+_WARPS = number(int(LANES.who) & ~(31 << 1))
 
 
 class _PendingRead(NamedTuple):
@@ -76,7 +76,7 @@ class SharedChecks:
         self.looks = _LOOKS
         # all blocks have passed a barrier since this event; words below `low` are before it
         self.low_event = 0
-        self.low = 1 << LANES.shift
+        self.low = number(1 << LANES.shift)
         self.pending: list[_PendingRead] = []
         self.pending_lanes = 0
         self.last_write = self.last_read = 0
@@ -109,7 +109,7 @@ class SharedChecks:
         if not all_blocks:
             floors = floors[self.batch.live_blocks > 0]
         self.low_event = int(floors.min()) if len(floors) else self.low_event
-        self.low = (self.low_event + 1) << LANES.shift
+        self.low = number((self.low_event + 1) << LANES.shift)
         if self.pending:
             self.pending = [read for read in self.pending if read.event > self.low_event]
             self.pending_lanes = sum(read.lanes.count for read in self.pending)
@@ -156,10 +156,10 @@ class SharedChecks:
         count = access.size >> self.shift
         if not self.full or self.flying or self.last_write > self.low_event:
             words = self.writes.words(piece.index, count)
-            if self.init and not self.full and not words.all():
+            if self.init and not self.full and np.count_nonzero(words) < words.size:
                 self._undefined(f, access, piece, words)
-            if int(words.max()) >= self.low and (self.race or self.flying):
-                self._compare(f, access, piece, count, self.writes)
+            if self.race or self.flying:
+                self._compare(f, access, piece, count, self.writes, words)
         if not self.race or (access.site.confirmed and not self.benign):
             return
         self.pending.append(_PendingRead(event, piece.index, piece.lanes, count, access.strong))
@@ -170,7 +170,7 @@ class SharedChecks:
     def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         if self.init and not self.full:
             words = self.writes.words(piece.index, access.size >> self.shift)
-            if not words.all():
+            if np.count_nonzero(words) < words.size:
                 self._undefined(f, access, piece, words)
 
     def write(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, values: Array | None) -> None:
@@ -218,29 +218,40 @@ class SharedChecks:
         self._note_far(access, piece, event)
         if self.pending:
             self._enter_reads()
+        old = None
         if self.flying or self.last_write > self.low_event:
-            words = self.writes.words(index, count)
-            if int(words.max()) >= self.low:
-                self._compare(f, access, piece, count, self.writes, values)
+            old = self.writes.words(index, count)
+            self._compare(f, access, piece, count, self.writes, old, values)
         if self.last_read > self.low_event:
-            words = self.reads.words(index, count)
-            if int(words.max()) >= self.low:
-                self._compare(f, access, piece, count, self.reads)
+            self._compare(f, access, piece, count, self.reads, self.reads.words(index, count))
         self.last_write = event
-        return self.writes.note(index, count, self._words(event, piece.lanes, access.strong) | flight, self.low)
+        words = self._words(event, piece.lanes, access.strong | flight)
+        if old is None:
+            return self.writes.enter(index, count, words)
+        return self.writes.note(index, count, words, self.low, old)
 
-    def _words(self, event: int, lanes: LaneSet, strong: bool) -> Array:
-        return (lanes.lanes << 1) + ((event << LANES.shift) | strong)
+    @staticmethod
+    def _owners(lanes: LaneSet) -> Array:
+        """The lanes as owners, in the bits of a word."""
+        found: Array | None = lanes.cache.get("shared owners")
+        if found is None:
+            found = lanes.cache["shared owners"] = lanes.lanes << 1
+        return found
+
+    def _words(self, event: int, lanes: LaneSet, flags: int) -> Array:
+        return self._owners(lanes) + ((event << LANES.shift) | flags)
 
     def _enter_reads(self, crowded: bool = False) -> None:
         """Enter the pending reads in the table. ``crowded``: there are many; skip reads of cells that already have two
         readers."""
         pending, self.pending, self.pending_lanes = self.pending, [], 0
         for event, index, lanes, count, strong in pending:
-            places = positions(index, lanes.count)
-            self.last_read = event
-            if not (crowded and self.reads.taken(places, count, self.low)):
-                self.reads.note(places, count, self._words(event, lanes, strong), self.low)
+            places, words = _ends(indices(index, lanes.count), lanes, self._words(event, lanes, strong))
+            earlier, self.last_read = self.last_read, event
+            if earlier <= self.low_event:
+                self.reads.enter(places, count, words)
+            elif not (crowded and self.reads.taken(places, count, self.low)):
+                self.reads.note(places, count, words, self.low)
 
     # ---- faults ----
 
@@ -260,11 +271,18 @@ class SharedChecks:
         piece: Piece,
         count: int,
         table: Table,
+        last: Array,
         values: Array | None = None,
     ) -> None:
-        """Compare an access with earlier accesses to its granules since the last barrier of all blocks."""
-        places = positions(piece.index, piece.lanes.count)
-        for words in (table.words(places, count), table.others(places, count)):
+        """Compare an access with earlier accesses to its granules since the last barrier of all blocks. ``last`` are
+        the last ones."""
+        late = last >= self.low
+        if not np.count_nonzero(late):
+            return
+        index = indices(piece.index, piece.lanes.count)
+        if index is not piece.index:
+            last = table.words(index, count)
+        for words in (last, table.others(index, count)):
             if words is None:
                 continue
             wrong = self._unordered(words, piece, access, table is self.reads)
@@ -290,17 +308,26 @@ class SharedChecks:
     def _unordered(self, words: Array, piece: Piece, access: MemoryAccess, were_reads: bool) -> Array | None:
         """A mask of the granules at which an access to a piece races with the access that a word describes (a read if
         ``were_reads``); None if there is no race."""
-        lanes, strong = piece.lanes, access.strong
-        own = lanes.lanes if words.ndim == 1 else lanes.lanes[:, None]
-        owner, event = LANES.owner(words), LANES.event(words)
+        lanes, own = piece.lanes, self._owners(piece.lanes)
+        if words.ndim > 1:
+            own = own[:, None]
+        apart = (words ^ own) & LANES.anyone
+        # the cheap and most frequent cases first: the same thread, accesses before the last barrier, and the same warp,
+        # ordered by a bar.warp.sync of all its lanes
+        if not self.flying and not np.count_nonzero(apart):
+            return None
+        wrong: Array = (words >= self.low) & (apart != 0)
+        if self.flying:
+            wrong |= words >= IN_FLIGHT
+        if not np.count_nonzero(wrong):
+            return None
         moving = words >= IN_FLIGHT
-        wrong: Array = (words >= self.low) & ((owner != own) | moving)
         if self.batch.geometry.whole_warps:
-            # drop the cheap and most frequent case first: the same warp, ordered by a bar.warp.sync of all its lanes
-            apart = (words ^ (own << 1)) & _WARPS != 0
             low = self.order.warp_low.take(lanes.warp)
-            wrong &= apart | (words >= (low if words.ndim == 1 else low[:, None]))
-        if strong:
+            wrong &= (apart & _WARPS != 0) | (words >= (low[:, None] if own.ndim > 1 else low))
+            if not np.count_nonzero(wrong):
+                return None
+        if access.strong:
             weak = words & STRONG == 0
             if "volatile" in access.site.instruction.modifiers:
                 weak |= self._volatile_data(words, wrong, piece)
@@ -309,9 +336,10 @@ class SharedChecks:
             wrong &= moving
         cells = np.nonzero(wrong & ~moving)
         if len(cells[0]):
-            ordered = self._ordered(lanes.lanes[cells[0]], owner[cells], event[cells], were_reads)
+            found = words[cells]
+            ordered = self._ordered(lanes.lanes[cells[0]], LANES.owner(found), LANES.event(found), were_reads)
             wrong[tuple(axis[ordered] for axis in cells)] = False
-        return wrong if wrong.any() else None
+        return wrong if np.count_nonzero(wrong) else None
 
     def _ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
         """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``."""
@@ -398,9 +426,12 @@ class SharedChecks:
         fail(wrong, kind, detail, conflict, address=byte, notes=notes)
 
 
-def _any(wrong: Array, access: MemoryAccess, shift: int) -> Array:
-    """Reduce a mask per granule to a mask per lane."""
-    if access.size >> shift == 1:
-        return wrong
-    found: Array = np.logical_or.reduce(wrong, axis=-1)
-    return found
+def _ends(index: Any, lanes: LaneSet, words: Array) -> tuple[Any, Array]:
+    """The index and words of a read; if all lanes of each warp read one element, of only the first and the last lane of
+    each warp, since the table keeps no others."""
+    if isinstance(index, slice) or not lanes.complete or index[0] != index[31]:
+        return index, words
+    rows = index.reshape(-1, 32)
+    if np.count_nonzero(rows != rows[:, :1]):
+        return index, words
+    return rows[:, ::31].ravel(), words.reshape(-1, 32)[:, ::31].ravel()

@@ -198,11 +198,11 @@ class Atomic:
         compute = run
 
         def update(old: Array, value: Array, compare: Any) -> Array:
-            result = compute([old, value])
+            result = compute(old, value)
             return result  # type: ignore[return-value]
 
         def swapped(old: Array, value: Array, compare: Any) -> Array:
-            result = compute([value, old])
+            result = compute(value, old)
             return result  # type: ignore[return-value]
 
         if kind == "f64":

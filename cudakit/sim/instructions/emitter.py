@@ -274,7 +274,7 @@ class Emitter:
         destinations, sources = flatten(instruction)
         results, kinds = operand_types(instruction)
         values = ", ".join(self.source(o, k) for o, k in zip(sources, kinds, strict=True))
-        call = f"{self.bind(run)}(({values}{',' if len(sources) == 1 else ''}))"
+        call = f"{self.bind(run)}({values})"
         if len(destinations) == 1:
             return self.store(destinations[0], results[0], call)
         return self.store_all(destinations, results, call)

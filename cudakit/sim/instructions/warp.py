@@ -262,7 +262,7 @@ def build_redux(c: Emitter, instruction: Instruction) -> list[str]:
             started = np.zeros(len(rows), np.bool_)
             for lane in range(32):
                 with_lane = members[:, lane]
-                combined = combine([result, table[:, lane]])
+                combined = combine(result, table[:, lane])
                 result = np.where(with_lane & started, combined, result)
                 started |= with_lane
             out[mine] = result[np.searchsorted(rows, ranks)]

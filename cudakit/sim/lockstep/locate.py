@@ -33,6 +33,7 @@ from cudakit.sim.lockstep.pieces import (
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import (
     count_local,
+    count_row,
     count_same_sector,
     count_same_word,
     count_sectors,
@@ -50,7 +51,7 @@ class AddressResolver:
     in a state space. ``counted`` is its size in the shared-memory counters, which differs from its own size if ptxas
     merges accesses; ``paired``: lanes may share wavefronts, as in loads."""
 
-    __slots__ = ("count", "counted", "dtype", "offset", "paired", "shift", "site", "size", "space", "width")
+    __slots__ = ("count", "counted", "dtype", "offset", "paired", "shift", "site", "size", "space", "step", "width")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         self.site = site
@@ -59,6 +60,8 @@ class AddressResolver:
         self.width = width
         self.count = count
         self.size = width * count
+        # the size as an array without dimensions, with which numpy compares faster than with a scalar
+        self.step = np.array(self.size, np.uint64)
         self.shift = self.size.bit_length() - 1
         self.dtype = ELEMENTS[width]
         self.counted = self.size
@@ -102,6 +105,10 @@ class AddressResolver:
             if run.counting:
                 count_same_sector(run.tally(self.site), lanes, size)
             return [Piece(self._view(allocation), (start - allocation.base) >> shift, None, lanes, allocation)]
+        if np.count_nonzero(address[1:] - address[:-1] == self.step) == lanes.count - 1:
+            row = self._row(f, lanes, int(address[0]) + self.offset)
+            if row is not None:
+                return row
         low, high = int(address.min()) + self.offset, int(address.max()) + self.offset
         try:
             allocation = space.covering(low, high - low + size)
@@ -114,17 +121,28 @@ class AddressResolver:
             self._misaligned(f, start, allocation, int(wrong[0]), wrong)
         if allocation.bounds is not None:
             self._expect_within(f, allocation, offsets + np.uint64(allocation.base), np.arange(lanes.count))
-        index: Any = (offsets >> np.uint64(shift)).view(np.int64)
-        breaks: Array | None = None
-        straight = index[1:] - index[:-1] == 1
-        if np.count_nonzero(straight) < len(straight):
-            breaks = np.flatnonzero(~straight) if run.counting else None
-        else:
-            first = int(index[0])
-            index = slice(first, first + lanes.count)
+        index = (offsets >> np.uint64(shift)).view(np.int64)
         if run.counting:
+            breaks = (index[1:] - index[:-1] != 1).nonzero()[0]
             count_sectors(run.tally(self.site), lanes, offsets, size, breaks)
         return [Piece(self._view(allocation), index, None, lanes, allocation)]
+
+    def _row(self, f: Fragment, lanes: LaneSet, start: int) -> list[Piece] | None:
+        """The piece of lanes that access consecutive elements, the first of them at ``start``; None if they may be at
+        fault."""
+        run, size = f.batch.run, self.size
+        try:
+            allocation = run.space.covering(start, lanes.count * size)
+        except MemoryFault:
+            return None
+        bounds = allocation.bounds
+        if start & (size - 1) or (bounds is not None and not bounds.holds(start, lanes.count * size)):
+            return None
+        place = start - allocation.base
+        if run.counting:
+            count_row(run.tally(self.site), lanes, place, size)
+        first = place >> self.shift
+        return [Piece(self._view(allocation), slice(first, first + lanes.count), None, lanes, allocation)]
 
     def _misaligned(
         self, f: Fragment, start: int, allocation: Allocation, position: int, lanes: int | Array

@@ -69,8 +69,12 @@ def gather(table: Array, index: Any, count: int) -> Array:
 
 def positions(index: Any, count: int) -> Array:
     """A piece's index as one position for each of ``count`` lanes."""
-    if isinstance(index, slice):
-        return np.arange(index.start, index.stop)
+    found: Array = np.arange(index.start, index.stop) if isinstance(index, slice) else indices(index, count)
+    return found
+
+
+def indices(index: Any, count: int) -> Any:
+    """``positions``, or the slice if it is one."""
     return np.full(count, index) if isinstance(index, int) else index
 
 

@@ -113,16 +113,32 @@ def ideal_sectors(lanes: LaneSet, size: int) -> int:
     return found
 
 
-def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, breaks: Array | None) -> None:
+def count_row(tally: Tally, lanes: LaneSet, offset: int, size: int) -> None:
+    """Add one global request of consecutive elements. ``offset``: that of the first one from a 32-byte boundary, a
+    multiple of ``size``."""
+    tally.sector_requests += lanes.warp_count
+    tally.ideal_sectors += ideal_sectors(lanes, size)
+    tally.global_bytes += lanes.count * size
+    key = ("row", offset & 31, size)
+    found: int | None = lanes.cache.get(key)
+    if found is None:
+        first = (offset & 31) + lanes.warp_starts * size
+        last = np.append(first[1:], (offset & 31) + lanes.count * size) - size
+        # an aligned element of at most 32 bytes is within one sector
+        found = lanes.cache[key] = int(((last >> 5) - (first >> 5) + 1).sum())
+    tally.sectors += found
+
+
+def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, breaks: Array) -> None:
     """Add one global request. ``offsets``: uint64 byte offsets from a 32-byte boundary, each a multiple of ``size``.
 
-    ``breaks``: the positions after which the next lane's address is not the next element; None if there are none.
+    ``breaks``: the positions after which the next lane's address is not the next element.
     """
     tally.sector_requests += lanes.warp_count
     tally.ideal_sectors += ideal_sectors(lanes, size)
     tally.global_bytes += lanes.count * size
     starts = lanes.warp_starts
-    if breaks is None or (len(breaks) < len(starts) and _are_starts(lanes, breaks)):
+    if len(breaks) < len(starts) and _are_starts(lanes, breaks):
         # consecutive within every warp
         first = offsets.take(starts)
         last = first + np.uint64(31 * size) if lanes.complete else offsets.take(np.append(starts[1:], lanes.count) - 1)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cudakit.sim.values.lanewise import F16, F32, F64, U32, U64, Array, Form, Spec, blocked, builds, packed, spread
+from cudakit.sim.values.lanewise import F16, F32, F64, U32, U64, Array, Form, Spec, blocked, builds, packed
 from cudakit.sim.values.rounding import (
     bfloat_to_f32,
     canonical16,
@@ -40,7 +40,7 @@ def _form32(spec: Spec, count: int, function: Callable[..., Array]) -> Form:
         bits = canonical32(function(*values).astype(F32))
         return flush32(bits) if ftz else bits
 
-    return Form(spread(blocked(run, U32)), ("f32",), ("f32",) * count)
+    return Form(blocked(run, U32), ("f32",), ("f32",) * count)
 
 
 def _form16(spec: Spec, kind: str, function: Callable[[Array], Array]) -> Form:
@@ -58,7 +58,7 @@ def _form16(spec: Spec, kind: str, function: Callable[[Array], Array]) -> Form:
         bits = canonical16(value.astype(F16))
         return flush16(bits) if ftz else bits
 
-    return Form(spread(packed(run) if kind.endswith("x2") else run), (kind,), (kind,))
+    return Form(packed(run) if kind.endswith("x2") else run, (kind,), (kind,))
 
 
 def _reciprocal_root(a: Array) -> Array:
@@ -114,7 +114,7 @@ def build_reciprocal(spec: Spec) -> Form:
     if not spec.flag("ftz"):
         spec.refuse("rcp.approx of .f64 is .ftz")
     spec.finish()
-    return Form(spread(_seed64(_inverse)), ("f64",), ("f64",))
+    return Form(_seed64(_inverse), ("f64",), ("f64",))
 
 
 @builds("rsqrt")
@@ -127,8 +127,8 @@ def _rsqrt(spec: Spec) -> Form:
     seed = spec.flag("ftz")
     spec.finish()
     if seed:
-        return Form(spread(_seed64(_reciprocal_root)), ("f64",), ("f64",))
-    return Form(lambda operands: quiet64(_reciprocal_root(operands[0].view(F64)), operands[0]), ("f64",), ("f64",))
+        return Form(_seed64(_reciprocal_root), ("f64",), ("f64",))
+    return Form(lambda a: quiet64(_reciprocal_root(a.view(F64)), a), ("f64",), ("f64",))
 
 
 def build_root(spec: Spec) -> Form:

@@ -1,9 +1,8 @@
 """The lane-wise instructions: those whose result in a lane depends only on that lane's operands.
 
-``compile_lanewise`` turns an instruction into a function of its operands' values. The function takes the values of
-``flatten``'s sources in order (a ``Negated`` one already inverted), as arrays or numpy scalars in the ``storage`` of
-``operand_types``, and returns the value of the destination, or a tuple if there are several. Every result is a new
-array.
+``compile_lanewise`` turns an instruction into a function of the values of ``flatten``'s sources, in their order (a
+``Negated`` one already inverted), as arrays or numpy scalars in the ``storage`` of ``operand_types``. It returns the
+value of the destination, or a tuple if there are several. Every result is a new array.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 
 from cudakit.sim.ptx.ir import Immediate
 from cudakit.sim.values.integers import BITS, INTEGERS, same, signed, unsigned
-from cudakit.sim.values.lanewise import S32, S64, U32, U64, UNSIGNED, Array, Form, Spec, builds, spread, width
+from cudakit.sim.values.lanewise import S32, S64, U32, U64, UNSIGNED, Array, Form, Spec, builds, width
 
 _32 = np.uint64(32)
 
@@ -57,12 +57,12 @@ def _shift(spec: Spec) -> Form:
     bits = width(kind)
     function: Any = np.left_shift if left else np.right_shift
 
-    def run(operands: Any) -> Array:
-        return function(operands[0], _amount(operands[1], bits))  # type: ignore[no-any-return]
+    def run(a: Array, amount: Array) -> Array:
+        return function(a, _amount(amount, bits))  # type: ignore[no-any-return]
 
-    def arithmetic(operands: Any) -> Array:
-        amount = np.minimum(operands[1], np.uint32(bits - 1))
-        return unsigned(np.right_shift(signed(operands[0]), signed(_amount(amount, bits))))
+    def arithmetic(a: Array, amount: Array) -> Array:
+        amount = np.minimum(amount, np.uint32(bits - 1))
+        return unsigned(np.right_shift(signed(a), signed(_amount(amount, bits))))
 
     return Form(arithmetic if kind.startswith("s") else run, (kind,), (kind, "u32"))
 
@@ -82,7 +82,7 @@ def _funnel(spec: Spec) -> Form:
         result: Array = shifted.astype(U32)
         return result
 
-    return Form(spread(run), (kind,), (kind, kind, "u32"))
+    return Form(run, (kind,), (kind, kind, "u32"))
 
 
 _TABLES: dict[int, Callable[..., Array]] = {
@@ -127,10 +127,10 @@ def _lop3(spec: Spec) -> Form:
         spec.refuse("its table is not a constant from 0 to 255")
     function = table_function(table.bits)
     if not combine:
-        return Form(lambda operands: function(*operands[:3]), (kind,), (kind,) * 4)
+        return Form(lambda a, b, c, table: function(a, b, c), (kind,), (kind,) * 4)
     join: Any = np.logical_or if combine == "or" else np.logical_and
 
-    def run(operands: Any) -> tuple[Array, ...]:
+    def run(*operands: Any) -> tuple[Array, ...]:
         result = function(*operands[:3])
         return result, join(result != 0, operands[4])
 
@@ -171,9 +171,9 @@ def _counts(spec: Spec) -> Form:
     kind = spec.kind("b32", "b64")
     spec.finish()
     if spec.instruction.opcode == "popc":
-        return Form(spread(popcount), ("u32",), (kind,))
+        return Form(popcount, ("u32",), (kind,))
     last = np.uint32(width(kind) - 1)
-    return Form(spread(lambda a: last - highest_bit(a)), ("u32",), (kind,))
+    return Form(lambda a: last - highest_bit(a), ("u32",), (kind,))
 
 
 @builds("brev")
@@ -194,7 +194,7 @@ def _bfind(spec: Spec) -> Form:
         found = highest_bit(np.where(signed(a) < 0, ~a, a) if kind.startswith("s") else a)
         return np.where(found == none, none, last - found) if shift else found
 
-    return Form(spread(run), ("u32",), (kind,))
+    return Form(run, ("u32",), (kind,))
 
 
 def _mask(count: Array, kind: np.dtype[Any]) -> Array:
@@ -225,7 +225,7 @@ def _bfe(spec: Spec) -> Form:
         kept = np.minimum(length, np.uint32(bits) - position)
         return np.where(negative & (length != 0), field | ~_mask(kept, dtype), field)
 
-    return Form(spread(run), (kind,), (kind, "u32", "u32"))
+    return Form(run, (kind,), (kind, "u32", "u32"))
 
 
 @builds("bfi")
@@ -239,7 +239,7 @@ def _bfi(spec: Spec) -> Form:
         mask = _mask(_bit_count(d, bits), UNSIGNED[bits]) << position
         return (b & ~mask) | ((a << position) & mask)
 
-    return Form(spread(run), (kind,), (kind, kind, "u32", "u32"))
+    return Form(run, (kind,), (kind, kind, "u32", "u32"))
 
 
 @builds("bmsk")
@@ -274,7 +274,7 @@ def _szext(spec: Spec) -> Form:
         negative = ((a >> ((length - np.uint32(1)) & np.uint32(31))) & np.uint32(1)) != 0
         return np.where(negative & (length != 0), field | ~_mask(length, U32), field)
 
-    return Form(spread(run), (kind,), (kind, "u32"))
+    return Form(run, (kind,), (kind, "u32"))
 
 
 @builds("fns")
@@ -298,7 +298,7 @@ def _fns(spec: Spec) -> Form:
             found = np.where(hit, position.astype(U32), found)
         return found
 
-    return Form(spread(run), (kind,), ("b32", "b32", "s32"))
+    return Form(run, (kind,), ("b32", "b32", "s32"))
 
 
 # ---- bytes ----
@@ -367,4 +367,4 @@ def _dot(spec: Spec) -> Form:
         return total
 
     result = "s32" if "s32" in types else "u32"
-    return Form(spread(run), (result,), (a_kind, b_kind, result))
+    return Form(run, (result,), (a_kind, b_kind, result))

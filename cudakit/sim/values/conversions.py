@@ -26,6 +26,7 @@ from cudakit.sim.values.lanewise import (
     builds,
     halves,
     join,
+    some,
     width,
 )
 from cudakit.sim.values.rounding import (
@@ -86,8 +87,8 @@ def _cvt(spec: Spec) -> Form:
     run = blocked(run, _INTEGERS.get(target, register))
     if target in _INTEGERS:
         extended = SIGNED[width(into) if width(into) > 8 else 16] if target.startswith("s") else register
-        return Form(lambda operands: run(operands[0]).astype(extended).view(register), (into,), (taken,))
-    return Form(lambda operands: run(operands[0]), (into,), (taken,))
+        return Form(lambda a: run(a).astype(extended).view(register), (into,), (taken,))
+    return Form(run, (into,), (taken,))
 
 
 def _check_rounding(spec: Spec, target: str, source: str) -> None:
@@ -211,7 +212,7 @@ def _float_to_integer(spec: Spec, target: str, source: str) -> Callable[[Array],
         value = read(bits)
         result = np.clip(rounded(value), low, high).astype(S64).astype(dtype)
         nan = value != value
-        converted: Array = np.where(nan, undefined, result) if nan.any() else result
+        converted: Array = np.where(nan, undefined, result) if some(nan) else result
         return converted
 
     half = np.float64(2.0**63)
@@ -375,7 +376,7 @@ def _packed(spec: Spec, target: str, source: str) -> Form:
                 half = narrow(bits, to, mode, satfinite).astype(U16)
             return rectify16(half) if relu else half
 
-        return Form(lambda operands: join(encode(operands[1]), encode(operands[0])), (target,), ("f32", "f32"))
+        return Form(lambda a, b: join(encode(b), encode(a)), (target,), ("f32", "f32"))
     if target in _BYTES and source in ("f32", "f16x2") and mode == "rn" and satfinite:
         to, _ = _BYTES[target]
 
@@ -384,7 +385,7 @@ def _packed(spec: Spec, target: str, source: str) -> Form:
             # the sign bit of a byte; NaN is positive
             return np.where((code & np.uint32(0x80)) != 0, np.uint32(0), code) if relu else code
 
-        def run(operands: Any) -> Array:
+        def run(*operands: Any) -> Array:
             if source == "f32":
                 upper, lower = byte(operands[0]), byte(operands[1])
             else:
@@ -397,7 +398,7 @@ def _packed(spec: Spec, target: str, source: str) -> Form:
     if target == "f16x2" and source in _BYTES and mode in ("rn", ""):
         _, table = _BYTES[source]
 
-        def widen(operands: Any) -> Array:
+        def widen(*operands: Any) -> Array:
             low, high = table[operands[0] & np.uint16(255)], table[operands[0] >> np.uint16(8)]
             if relu:
                 low, high = rectify16(low), rectify16(high)
@@ -411,7 +412,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
     if mode not in ("rna", "rn", "rz"):
         spec.refuse("rounding to .tf32 is .rna, .rn or .rz")
 
-    def run(operands: Any) -> Array:
+    def run(*operands: Any) -> Array:
         bits = operands[0]
         result = narrow(bits, _TF32, mode, satfinite) << np.uint32(13)
         if mode == "rna":
@@ -446,7 +447,7 @@ def _build_pack(spec: Spec) -> Form:
         clamped: Array = np.clip(value.view(dtype), low, high).view(U32) & mask
         return clamped
 
-    def run(operands: Any) -> Array:
+    def run(*operands: Any) -> Array:
         result: Array = (clamp(operands[0]) << np.uint32(bits)) | clamp(operands[1])
         return result | (operands[2] << np.uint32(16)) if with_third else result
 

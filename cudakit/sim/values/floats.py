@@ -37,7 +37,7 @@ from cudakit.sim.values.lanewise import (
     blocked,
     builds,
     packed,
-    spread,
+    some,
 )
 from cudakit.sim.values.rounding import (
     INFINITY64,
@@ -100,6 +100,7 @@ def rectify16(bits: Array) -> Array:
 
 # a smaller result rounds, with an unlimited exponent range, to less than the smallest normal number
 _NORMAL32, _NORMAL16 = 2.0**-126, 2.0**-14
+_ZERO = np.zeros((), np.float32)
 _BELOW32 = {"rn": _NORMAL32 * (1 - 2.0**-25), "rz": _NORMAL32, "away": _NORMAL32 * (1 - 2.0**-24)}
 _BELOW16 = _NORMAL16 * (1 - 2.0**-12)
 
@@ -110,7 +111,7 @@ def _flush_result32(bits: Array, exact: Callable[[], Array], mode: str) -> Array
     float32."""
     bits = flush32(bits)
     smallest = (bits & np.uint32(0x7FFFFFFF)) == np.uint32(0x00800000)
-    if not smallest.any():
+    if not some(smallest):
         return bits
     size = np.abs(exact())
     if mode in ("rn", "rz"):
@@ -133,10 +134,13 @@ def _form32(
     ftz, sat = spec.flag("ftz"), spec.flag("sat")
     spec.finish()
 
-    def plain(operands: Any) -> Array:
-        return canonical32(function(*[operand.view(F32) for operand in operands]).view(F32))
+    plain: Run
+    if count == 2:
+        plain = lambda a, b: canonical32(function(a.view(F32), b.view(F32)).view(F32))  # noqa: E731
+    else:
+        plain = lambda *operands: canonical32(function(*[o.view(F32) for o in operands]).view(F32))  # noqa: E731
 
-    def modified(operands: Any) -> Array:
+    def modified(*operands: Any) -> Array:
         values = [(flush32(operand) if ftz else operand).view(F32) for operand in operands]
         bits = canonical32(function(*values).view(F32))
         if ftz and exact is not None:
@@ -152,7 +156,7 @@ def _form64(spec: Spec, preference: tuple[int, ...], function: Callable[..., Arr
     """A form of f64 from a function of float64 arrays; ``preference``: the order in which operands' NaNs are kept."""
     spec.finish()
 
-    def run(operands: Any) -> Array:
+    def run(*operands: Any) -> Array:
         result = function(*[operand.view(F64) for operand in operands])
         return quiet64(result, *[operands[place] for place in preference])
 
@@ -181,14 +185,14 @@ def _form16(
         if ftz:
             bits = flush16(bits)
             smallest = (bits & np.uint16(0x7FFF)) == np.uint16(0x0400)
-            if exact is not None and smallest.any():
+            if exact is not None and some(smallest):
                 below = np.abs(exact(*[value.astype(F64) for value in values])) < _BELOW16
                 bits = np.where(smallest & below, bits & np.uint16(0x8000), bits)
         if relu:
             bits = rectify16(bits)
         return saturate16(bits) if sat else bits
 
-    return Form(spread(packed(run) if kind.endswith("x2") else run), (kind,), (kind,) * count)
+    return Form(packed(run) if kind.endswith("x2") else run, (kind,), (kind,) * count)
 
 
 def _nearest_only(spec: Spec) -> None:
@@ -337,7 +341,7 @@ def _sign(spec: Spec) -> Form:
             a = flush(a)
         result: Array = a ^ bit if negate else a & ~bit
         nan = (a & ~bit) > infinity
-        if not nan.any():
+        if not some(nan):
             return result
         return np.where(nan, a | QUIET64 if kind == "f64" else _NAN[_base(kind)], result)
 
@@ -382,7 +386,7 @@ def _extremum(spec: Spec) -> Form:
         if native:
             value = (propagating if nan else ignoring)(x, y)
             chosen: Array = value.view(a.dtype)
-            if not signs and (np.abs(value) > 0).all():
+            if not signs and np.count_nonzero(np.abs(value) > _ZERO) == value.size:
                 return chosen  # neither zero nor NaN
             if not nan:
                 # for a signalling NaN and a number, numpy's loops differ: some return the NaN, some the number
@@ -395,7 +399,7 @@ def _extremum(spec: Spec) -> Form:
         undefined = (x != x) | (y != y) if nan else (x != x) & (y != y)
         if signs:
             result = result | sign
-        if not undefined.any():
+        if not some(undefined):
             return result
         return np.where(undefined, b | QUIET64 if kind == "f64" else _NAN[base], result)
 
@@ -430,5 +434,4 @@ def _testp(spec: Spec) -> Form:
     if not name:
         spec.refuse("no test")
     test = _TESTS[name]
-    run: Run = lambda operands: test(*_fields(operands[0]))  # noqa: E731
-    return Form(run, ("pred",), (kind,))
+    return Form(lambda a: test(*_fields(a)), ("pred",), (kind,))

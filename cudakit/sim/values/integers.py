@@ -21,7 +21,7 @@ from cudakit.sim.values.lanewise import (
     Spec,
     builds,
     packed,
-    spread,
+    some,
     width,
 )
 
@@ -50,7 +50,7 @@ def unsigned(value: Array) -> Array:
 
 def same(kind: str, count: int, function: Callable[..., Array]) -> Form:
     """A form whose destination and ``count`` sources share one type."""
-    return Form(spread(function), (kind,), (kind,) * count)
+    return Form(function, (kind,), (kind,) * count)
 
 
 def _numeric(kind: str, function: Callable[..., Array]) -> Callable[..., Array]:
@@ -93,7 +93,7 @@ def build_sum(spec: Spec) -> Form:
     if width(kind) == 16:
         spec.refuse("no carry of 16 bits")
 
-    def run(operands: Any) -> Array | tuple[Array, ...]:
+    def run(*operands: Any) -> Array | tuple[Array, ...]:
         a, b = operands[0], operands[1]
         # a difference is a + ~b + carry, so the flag means "no borrow"; a later addc can observe it
         flag = operands[2] if reads else np.bool_(subtracts)
@@ -179,7 +179,7 @@ def _product(spec: Spec) -> tuple[str, str, Callable[..., Array]]:
 def build_mul(spec: Spec) -> Form:
     kind, result, function = _product(spec)
     spec.finish()
-    return Form(spread(function), (result,), (kind, kind))
+    return Form(function, (result,), (kind, kind))
 
 
 def build_mad(spec: Spec) -> Form:
@@ -193,7 +193,7 @@ def build_mad(spec: Spec) -> Form:
         spec.refuse("no carry of this type")
     add_saturated = _sum_saturated(np.add)
 
-    def run(operands: Any) -> Array | tuple[Array, ...]:
+    def run(*operands: Any) -> Array | tuple[Array, ...]:
         a, b, c = operands[0], operands[1], operands[2]
         product = function(a, b)
         total: Array
@@ -239,27 +239,27 @@ def _magnitude(value: Array) -> Array:
 def _divide(a: Array, b: Array) -> Array:
     quotient: Array = a // b
     zero = b == 0
-    return np.where(zero, ~b, quotient) if zero.any() else quotient
+    return np.where(zero, ~b, quotient) if some(zero) else quotient
 
 
 def _divide_signed(a: Array, b: Array) -> Array:
     size = _magnitude(a) // _magnitude(b)
     quotient = np.where(signed(a ^ b) < 0, np.negative(size), size)
     zero = b == 0
-    return np.where(zero, ~b, quotient) if zero.any() else quotient
+    return np.where(zero, ~b, quotient) if some(zero) else quotient
 
 
 def _remainder(a: Array, b: Array) -> Array:
     rest: Array = a % b
     zero = b == 0
-    return np.where(zero, ~b, rest) if zero.any() else rest
+    return np.where(zero, ~b, rest) if some(zero) else rest
 
 
 def _remainder_signed(a: Array, b: Array) -> Array:
     size = _magnitude(a) % _magnitude(b)
     rest = np.where(signed(a) < 0, np.negative(size), size)
     zero = b == 0
-    return np.where(zero, ~b, rest) if zero.any() else rest
+    return np.where(zero, ~b, rest) if some(zero) else rest
 
 
 def build_div(spec: Spec) -> Form:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ from cudakit.sim.ptx.modifiers import Modifiers
 from cudakit.sim.ptx.opcodes import carry_of
 
 Array = NDArray[Any]
-Run = Callable[[Sequence[Array]], "Array | tuple[Array, ...]"]
+Run = Callable[..., "Array | tuple[Array, ...]"]
 
 U16, U32, U64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
 S16, S32, S64 = np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64)
@@ -158,8 +158,13 @@ def blocked(function: Callable[..., Array], result: np.dtype[Any]) -> Callable[.
     """The same function of lanes, applied to long arrays block by block, so that intermediate values stay in cache."""
 
     def run(*operands: Array) -> Array:
+        for operand in operands:
+            if operand.size > _BLOCK:
+                break
+        else:
+            return function(*operands)
         size = max(operand.size for operand in operands)
-        if size <= _BLOCK or any(operand.ndim > 1 for operand in operands):
+        if any(operand.ndim > 1 for operand in operands):
             return function(*operands)
         whole: Array = np.empty(size, dtype=result)
         for start in range(0, size, _BLOCK):
@@ -201,6 +206,6 @@ def packed(run: Callable[..., Array]) -> Callable[..., Array]:
     return both
 
 
-def spread(function: Callable[..., Array]) -> Run:
-    """Turn a function of several operands into a function of one list of operands."""
-    return lambda operands: function(*operands)
+def some(condition: Array) -> bool:
+    """Whether a condition holds in any lane. numpy's ``any`` takes four times as long if the lanes are few."""
+    return bool(condition if condition.ndim == 0 else np.count_nonzero(condition))

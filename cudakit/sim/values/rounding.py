@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.values.lanewise import F16, F32, F64, S64, U16, U32, U64, Array
+from cudakit.sim.values.lanewise import F16, F32, F64, S64, U16, U32, U64, Array, some
 
 NAN16, NAN32, NAN64 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF), np.uint64(0xFFF8000000000000)
 MAGNITUDE64, INFINITY64 = np.uint64((1 << 63) - 1), np.uint64(0x7FF << 52)
 QUIET64 = np.uint64(1 << 51)
 _ONE64 = np.int64(1)
-_TIE, _TIE_MASK = np.uint64(0x10000000), np.uint64(0x1FFFFFFF)
-_SIZE32, _NORMAL = np.uint32(0x7FFFFFFF), np.uint32(0x00800000)
+# arrays without dimensions: with them numpy computes faster than with its scalars if the lanes are few
+_TIE, _TIE_MASK = np.array(0x10000000, U64), np.array(0x1FFFFFFF, U64)
+_SIZE32, _NORMAL = np.array(0x7FFFFFFF, U32), np.array(0x00800000, U32)
 
 
 def canonical32(value: Array) -> Array:
     """float32 values as bit patterns, with every NaN replaced by the hardware's canonical NaN."""
     bits: Array = value.view(U32)
     nan = value != value
-    return np.where(nan, NAN32, bits) if nan.any() else bits
+    return np.where(nan, NAN32, bits) if some(nan) else bits
 
 
 def quiet64(value: Array, *operands: Array) -> Array:
@@ -36,7 +37,7 @@ def quiet64(value: Array, *operands: Array) -> Array:
     hardware's order of preference), made quiet, or the hardware's own NaN if the operation was invalid."""
     bits: Array = value.view(U64)
     nan = value != value
-    if not nan.any():
+    if not some(nan):
         return bits
     chosen: Array = np.full(nan.shape, NAN64)
     for operand in reversed(operands):
@@ -48,18 +49,18 @@ def canonical16(value: Array) -> Array:
     """float16 values as bit patterns, NaN canonical."""
     bits: Array = value.view(U16)
     nan = value != value
-    return np.where(nan, NAN16, bits) if nan.any() else bits
+    return np.where(nan, NAN16, bits) if some(nan) else bits
 
 
 def flush32(bits: Array) -> Array:
     """float32 patterns with subnormals replaced by zeros of the same sign."""
     small = (bits & np.uint32(0x7F800000)) == 0
-    return np.where(small, bits & np.uint32(0x80000000), bits) if small.any() else bits
+    return np.where(small, bits & np.uint32(0x80000000), bits) if some(small) else bits
 
 
 def flush16(bits: Array) -> Array:
     small = (bits & np.uint16(0x7C00)) == 0
-    return np.where(small, bits & np.uint16(0x8000), bits) if small.any() else bits
+    return np.where(small, bits & np.uint16(0x8000), bits) if some(small) else bits
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -123,7 +124,7 @@ def fma32(a: Array, b: Array, c: Array, mode: str = "rn") -> Array:
     # rounding twice can be wrong only if the first rounding makes a tie or the result is below the normal range
     hard = (total.view(U64) & _TIE_MASK) == _TIE
     small = (patterns & _SIZE32) <= _NORMAL
-    if (hard | small).any() and (hard | (small & (total != 0))).any():
+    if some(hard | small) and some(hard | (small & (total != 0))):
         patterns = odd_sum(product, addend).astype(F32).view(U32)
     return patterns
 
@@ -135,7 +136,7 @@ def _moved(nearest: Array, value: Array, total: Array, product: Array, addend: A
     one = nearest.dtype.type(1)
     negative = nearest >> np.uint32(31)
     same = value == total
-    error = two_sum(product, addend)[1] if same.any() else np.float64(0)
+    error = two_sum(product, addend)[1] if some(same) else np.float64(0)
     if mode == "rz":
         inward = ((error < 0) & (total > 0)) | ((error > 0) & (total < 0))
         moved: Array = nearest - ((np.abs(value) > np.abs(total)) | (same & inward))
@@ -145,7 +146,7 @@ def _moved(nearest: Array, value: Array, total: Array, product: Array, addend: A
         return moved
     moved = nearest + ((value > total) | (same & (error < 0))) * ((negative << one) - one)
     zero = total == 0
-    if not zero.any():
+    if not some(zero):
         return moved
     # a sum that is exactly zero is -0 unless both terms are +0
     return np.where(zero & (np.signbit(product) | np.signbit(addend)), np.uint32(1 << 31), moved)
@@ -205,11 +206,11 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     # an intermediate overflow makes the result infinite or NaN; an error term underflows only for a small product
     unsafe = ~(np.abs(result) < 2.0**1000)
     small = np.abs(product) < 2.0**-900
-    if small.any():
+    if some(small):
         # a sum of zeros has the sign of plain arithmetic
         result = np.where(result == 0, product + c, result)
         unsafe |= small & (a != 0) & (b != 0)
-    if not unsafe.any():
+    if not some(unsafe):
         return result
     finite = np.isfinite(a) & np.isfinite(b)
     result = np.where(unsafe, np.where(finite & ~np.isfinite(c), c, product + c), result)
@@ -281,7 +282,7 @@ def _exact_sqrt(a: int, mode: str) -> int:
 
 def _patch(result: Array, lanes: Array, exact: Callable[..., int], operands: tuple[Array, ...], mode: str) -> Array:
     """Put the exact results of some lanes into a float64 array."""
-    if not lanes.any():
+    if not some(lanes):
         return result
     shape = np.broadcast_shapes(result.shape, lanes.shape)
     bits = np.broadcast_to(result, shape).astype(F64).view(U64).reshape(-1)

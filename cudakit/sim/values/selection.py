@@ -112,7 +112,7 @@ def _setp(spec: Spec) -> Form:
     sources = (kind, kind) if combine is None else (kind, kind, "pred")
     if kind.endswith("x2"):
 
-        def both(operands: Any) -> Array | tuple[Array, ...]:
+        def both(*operands: Any) -> Array | tuple[Array, ...]:
             (a_low, a_high), (b_low, b_high) = halves(operands[0]), halves(operands[1])
             low, high = compare(a_low, b_low), compare(a_high, b_high)
             return (low, high) if combine is None else (combine(low, operands[2]), combine(high, operands[2]))
@@ -120,10 +120,10 @@ def _setp(spec: Spec) -> Form:
         return Form(both, ("pred", "pred"), sources)
     if len(spec.destinations) == 1:
         if combine is None:
-            return Form(lambda operands: compare(operands[0], operands[1]), ("pred",), sources)
-        return Form(lambda operands: combine(compare(operands[0], operands[1]), operands[2]), ("pred",), sources)
+            return Form(compare, ("pred",), sources)
+        return Form(lambda a, b, c: combine(compare(a, b), c), ("pred",), sources)
 
-    def pair(operands: Any) -> tuple[Array, ...]:
+    def pair(*operands: Any) -> tuple[Array, ...]:
         result = compare(operands[0], operands[1])
         opposite = np.logical_not(result)
         if combine is None:
@@ -166,7 +166,7 @@ def _set(spec: Spec) -> Form:
         spec.refuse("one type is packed, the other is not")
     true, false = dtype.type(one), dtype.type(0)
 
-    def run(operands: Any) -> Array:
+    def run(*operands: Any) -> Array:
         pairs = [halves(operand) for operand in operands[:2]] if is_packed else [(operands[0],), (operands[1],)]
         found = []
         for a, b in zip(*pairs, strict=True):
@@ -183,7 +183,7 @@ def _set(spec: Spec) -> Form:
 def _selp(spec: Spec) -> Form:
     kind = spec.kind(*BITS, *INTEGERS, "f32", "f64")
     spec.finish()
-    return Form(lambda operands: select(operands[2], operands[0], operands[1]), (kind,), (kind, kind, "pred"))
+    return Form(lambda a, b, c: select(c, a, b), (kind,), (kind, kind, "pred"))
 
 
 @builds("slct")
@@ -193,7 +193,7 @@ def _slct(spec: Spec) -> Form:
     ftz = spec.flag("ftz")
     spec.finish()
     read: Callable[[Array], Array] = reader("f32", ftz) if by == "f32" else signed
-    return Form(lambda operands: select(read(operands[2]) >= 0, operands[0], operands[1]), (kind,), (kind, kind, by))
+    return Form(lambda a, b, c: select(read(c) >= 0, a, b), (kind,), (kind, kind, by))
 
 
 @builds("mov")
@@ -207,9 +207,9 @@ def _mov(spec: Spec) -> Form:
             spec.refuse("a single operand for a vector")
         if kind == "pred" or not into == taken == length or length * width(kind) > 128:
             raise PtxError(f"{spec.instruction.name} moves a vector of {length} to another")
-        return Form(lambda operands: tuple(operand.copy() for operand in operands), (kind,) * length, (kind,) * length)
+        return Form(lambda *operands: tuple(operand.copy() for operand in operands), (kind,) * length, (kind,) * length)
     if into == taken == 1:
-        return Form(lambda operands: operands[0].copy(), (kind,), (kind,))
+        return Form(lambda a: a.copy(), (kind,), (kind,))
     bits = width(kind)
     count = max(into, taken)
     element = bits // count
@@ -219,7 +219,7 @@ def _mov(spec: Spec) -> Form:
     part = f"b{element}"
     if into == 1:
 
-        def pack(operands: Any) -> Array:
+        def pack(*operands: Any) -> Array:
             result: Any = None
             for place, operand in enumerate(operands):
                 piece = operand.astype(UNSIGNED[bits])
@@ -233,8 +233,7 @@ def _mov(spec: Spec) -> Form:
 
     shifts = [UNSIGNED[bits].type(place * element) for place in range(count)]
 
-    def unpack(operands: Any) -> tuple[Array, ...]:
-        value = operands[0]
+    def unpack(value: Array) -> tuple[Array, ...]:
         return tuple(((value >> shift) & mask).astype(UNSIGNED[element]) for shift in shifts)
 
     return Form(unpack, (part,) * count, (kind,))

@@ -5,7 +5,7 @@ Supported are the forms without byte selectors and masks: CUDA's headers emit on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -48,8 +48,7 @@ def _build(spec: Spec) -> Form:
     compute = _COMPARISONS[comparison] if comparison else _ARITHMETIC[stem]
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if result == "s32" else (0, (1 << bits) - 1)
 
-    def run(operands: Sequence[Array]) -> Array:
-        a, b, c = operands
+    def run(a: Array, b: Array, c: Array) -> Array:
         pairs = zip(_parts(a, bits, first == "s32"), _parts(b, bits, second == "s32"), strict=True)
         results = [compute(x, y).astype(S64) for x, y in pairs]
         if adds:
