@@ -63,7 +63,7 @@ class GlobalChecks:
         self.written = written
         self.shadows: dict[Allocation, _Shadow | None] = {}
         self.bytes = 0
-        self.chains = GridChains()
+        self.chains = GridChains(run.config.blocks)
         # whether strong accesses have a scope that may leave out other blocks
         self.narrow = False
 

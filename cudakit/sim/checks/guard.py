@@ -82,7 +82,7 @@ class Guard:
     # ---- accesses: called with the pieces of an access before memory changes ----
 
     def read(self, f: Fragment, access: MemoryAccess, pieces: list[Piece]) -> None:
-        event = self.events.access(access.site)
+        event = self.events.access(access.site, f.lanes)
         for piece in pieces:
             home = piece.home
             if home is None:
@@ -111,7 +111,7 @@ class Guard:
     def write(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], values: Array) -> None:
         """Check a store of ``values`` in memory's dtype: one value per lane or one for all; for a vector, one row per
         lane."""
-        event = self.events.access(access.site)
+        event = self.events.access(access.site, f.lanes)
         for piece in pieces:
             home = piece.home
             if home is None:
@@ -146,7 +146,7 @@ class Guard:
 
     def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
         """Check an atomic; ``reads``: the old value is used (False for an exchange)."""
-        event = self.events.access(access.site)
+        event = self.events.access(access.site, f.lanes)
         for piece in pieces:
             home = piece.home
             if home is None or home is self.batch.local:
@@ -294,8 +294,11 @@ class Guard:
 
     def barrier(self, blocks: Array | None) -> None:
         """Note that all threads of these blocks of the batch (a mask; None: all blocks) have met at a barrier."""
-        self.order.passed(blocks, self.events.last())
+        event = self.events.last()
+        self.order.passed(blocks, event)
         self.fences.barrier(blocks)
+        first = self.order.first_block
+        self.memory.chains.passed(range(first, first + self.batch.geometry.blocks), blocks, event)
         if self.cluster_fences is not None:
             self.cluster_fences.barrier(blocks)
         if self.shared is not None:

@@ -23,6 +23,10 @@ from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 
+# the most barriers that are kept out of the chains
+_MOST_MET = 1 << 14
+_PAIRS_KEPT = 256
+
 
 class BatchOrder:
     """The synchronisation of one batch so far. Events up to ``floor`` of a block happened before its last barrier,
@@ -49,12 +53,21 @@ class BatchOrder:
         self.fenced = np.zeros(geometry.lanes, np.int64)
         # for each warp and each warp of its block: the second warp's latest event known to happen before now
         self.known = np.zeros((geometry.warps, geometry.warps_per_block), np.int64)
+        # per barrier of part of a block, and per block: for each warp, the latest event known to the warps that arrived
+        self.gathered: dict[int, Array] = {}
+        # the arrivals (True) and departures (False) at these barriers that are not in ``chains`` yet
+        self.met: list[tuple[bool, LaneSet, int, int]] = []
+        # for pairs of sets: the warps of the first, and for each the warps of the second in its block; None: they share
+        # a warp
+        self.pairs: dict[tuple[LaneSet, LaneSet], tuple[Array, Array] | None] = {}
 
     # ---- synchronisation ----
 
     def passed(self, blocks: Array | None, event: int) -> None:
         """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
         self.floor[slice(None) if blocks is None else blocks] = event
+        if blocks is None:
+            self.met.clear()
 
     def met_cluster(self, clusters: Array, event: int) -> None:
         """Note a barrier of these clusters, which may order nothing."""
@@ -99,13 +112,41 @@ class BatchOrder:
 
     def arrived(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
-        for warp in lanes.warps.tolist():
-            self.chains.release(warp, (warp // self.geometry.warps_per_block, number), event)
+        warps, geometry = lanes.warps, self.geometry
+        rows = self.known.take(warps, axis=0)
+        rows[np.arange(len(warps)), warps % geometry.warps_per_block] = event
+        blocks = warps // geometry.warps_per_block
+        starts = np.append(True, blocks[1:] != blocks[:-1]).nonzero()[0]
+        here = blocks[starts]
+        gathered = self.gathered.get(number)
+        if gathered is None:
+            gathered = self.gathered[number] = np.zeros((geometry.blocks, geometry.warps_per_block), np.int64)
+        gathered[here] = np.maximum(gathered[here], np.maximum.reduceat(rows, starts, axis=0))
+        self._meet(True, lanes, number, event)
 
     def departed(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note that lanes which waited at the barrier continue."""
-        for warp in lanes.warps.tolist():
-            self.chains.acquire(event, warp, (warp // self.geometry.warps_per_block, number))
+        warps = lanes.warps
+        gathered = self.gathered[number].take(warps // self.geometry.warps_per_block, axis=0)
+        self.known[warps] = np.maximum(self.known.take(warps, axis=0), gathered)
+        self._meet(False, lanes, number, event)
+
+    def _meet(self, arrives: bool, lanes: LaneSet, number: int, event: int) -> None:
+        self.met.append((arrives, lanes, number, event))
+        if len(self.met) > _MOST_MET:
+            self._chain_barriers()
+
+    def _chain_barriers(self) -> None:
+        """Enter the barriers of part of a block in the chains, for accesses that only a chain of barriers and flags
+        orders: ``known`` has those that barriers alone order."""
+        met, self.met = self.met, []
+        for arrives, lanes, number, event in met:
+            for warp in lanes.warps.tolist():
+                place = (warp // self.geometry.warps_per_block, number)
+                if arrives:
+                    self.chains.release(warp, place, event)
+                else:
+                    self.chains.acquire(event, warp, place)
 
     # ---- order ----
 
@@ -113,25 +154,50 @@ class BatchOrder:
         """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``,
         which are other lanes of the same blocks. ``were_reads``: the earlier accesses were reads."""
         found: Array = since <= self.floor[mine // self.threads]
+        if np.count_nonzero(found) == len(found):
+            return found
         warps = self.geometry.warp
         one, another = warps[mine], warps[theirs]
-        met = np.maximum(self.synced, self.voted) if were_reads else self.synced
-        found |= (one == another) & (met[mine] >= since) & (met[theirs] >= since)
-        near = np.flatnonzero(~found & (one == another))
-        if len(near):
-            found[near] = self.lane_chains.all_ordered(theirs[near], since[near], mine[near])
-        rest = np.flatnonzero(~found & (one != another))
+        same = one == another
+        if np.count_nonzero(same):
+            met = np.maximum(self.synced, self.voted) if were_reads else self.synced
+            found |= same & (met[mine] >= since) & (met[theirs] >= since)
+            near = np.flatnonzero(~found & same)
+            if len(near):
+                found[near] = self.lane_chains.all_ordered(theirs[near], since[near], mine[near])
+        rest = np.flatnonzero(~found & ~same)
         if len(rest):
             found[rest] = self._chained(another[rest], since[rest], one[rest])
         return found
+
+    def barriers_order(self, event: int, others: LaneSet, lanes: LaneSet) -> bool:
+        """Whether barriers of part of the block order all accesses by ``others`` at an event before the current ones of
+        ``lanes`` in the same block; False if that is not certain."""
+        if (others, lanes) not in self.pairs:
+            if len(self.pairs) >= _PAIRS_KEPT:
+                self.pairs.clear()
+            there = np.zeros(self.geometry.warps, np.bool_)
+            there[others.warps] = True
+            shared = np.count_nonzero(there[lanes.warps])
+            blocks = lanes.warps // self.geometry.warps_per_block
+            rows = there.reshape(-1, self.geometry.warps_per_block)[blocks]
+            self.pairs[others, lanes] = None if shared else (lanes.warps, rows)
+        pair = self.pairs[others, lanes]
+        return pair is not None and not np.count_nonzero((self.known.take(pair[0], axis=0) < event) & pair[1])
+
+    def warp_ordered(self, other: int, event: int, one: int) -> bool:
+        """Whether an access by warp ``other`` at an event happens before the current access of warp ``one``."""
+        self._chain_barriers()
+        return self.chains.ordered(other, event, one)
 
     def _chained(self, other: Array, since: Array, one: Array) -> Array:
         """Whether accesses by warps ``other`` at events ``since`` happen before the current access of warps ``one``."""
         inner = other % self.geometry.warps_per_block
         found: Array = since <= self.known[one, inner]
-        if found.all():
+        if np.count_nonzero(found) == len(found):
             return found
         left = np.flatnonzero(~found)
+        self._chain_barriers()
         found[left] = self.chains.all_ordered(other[left], since[left], one[left])
         held = np.flatnonzero(found)
         np.maximum.at(self.known, (one[held], inner[held]), since[held])

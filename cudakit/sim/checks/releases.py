@@ -33,6 +33,8 @@ from cudakit.sim.lockstep.lanes import Array
 _MANY = 64
 # a search that has visited this many releases stops and assumes that there is a chain
 _STEPS = 200_000
+# the most blocks of a grid with a table of what they know of each other
+_MOST_BLOCKS = 512
 # stands for every thread of a block
 ALL = -2
 
@@ -57,7 +59,8 @@ class _Releases:
         # releases by number, and the event up to which each publishes the accesses of all threads of the block
         self.numbers: list[int] = []
         self.common: list[int] = []
-        self.by_warp: dict[int, list[_Release]] = {}
+        # per warp: its releases that publish more of some threads, by what they publish, in the order of their numbers
+        self.by_warp: dict[int, dict[tuple[int, int, int], _Release]] = {}
 
     def first(self, thread: int, event: int) -> int | None:
         """The number of the first release that publishes an access by a thread (``ALL``: by any) at an event; None if
@@ -67,11 +70,13 @@ class _Releases:
         if thread == ALL or not self.by_warp:
             return best
         for warp, made in self.by_warp.items():
-            fences = made[0].fences
-            order, geometry = fences.order, fences.order.geometry
-            for release in made:
-                if (best is not None and release.number >= best) or event > release.own:
+            for release in made.values():
+                if best is not None and release.number >= best:
+                    break
+                if event > release.own:
                     continue
+                fences = release.fences
+                order, geometry = fences.order, fences.order.geometry
                 theirs = release.lane - release.lane % order.threads + thread
                 if thread in (release.lane % order.threads, UNKNOWN):
                     holds = True
@@ -79,7 +84,7 @@ class _Releases:
                     holds = event <= max(release.warp, int(fences.event[theirs]))
                 else:
                     # named barriers, and flags between warps, up to the current event
-                    holds = order.chains.ordered(int(geometry.warp[theirs]), event, warp)
+                    holds = order.warp_ordered(int(geometry.warp[theirs]), event, warp)
                 if holds:
                     best = release.number
         return best
@@ -129,7 +134,7 @@ class GridChains:
     """The releases and acquires between blocks so far. Events are increasing numbers; a location is any hashable
     object."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
         # releases at each location so far
         self._count: dict[Key, int] = {}
         # per block and location
@@ -140,6 +145,13 @@ class GridChains:
         self._readers: dict[Key, list[_Acquire]] = {}
         # (block, other block): all accesses of the first up to this event are ordered before now for the second
         self._known: dict[tuple[int, int], int] = {}
+        # the same for all pairs of a grid that is not too large, as far as releases, acquires and barriers of whole
+        # blocks show; the event of the barrier that changed a row last
+        self._table: Array | None = np.zeros((blocks, blocks), np.int64) if blocks <= _MOST_BLOCKS else None
+        self._changed = np.zeros(blocks, np.int64) if blocks <= _MOST_BLOCKS else None
+        # per location: the row of a thread that acquires it; per block: that of its threads since its last barrier
+        self._published: dict[Key, Array] = {}
+        self._gained: dict[int, Array] = {}
 
     # ---- what happens ----
 
@@ -197,6 +209,12 @@ class GridChains:
                 for lane in mine[after | (mine == reader)].tolist():
                     self._acquire(event, order.first_block + one, lane % order.threads, place, seen)
 
+    def passed(self, batch: range, which: Array | None, event: int) -> None:
+        """Note that all threads of some blocks of a batch (a mask; None: of all) have met at a barrier."""
+        for block in self._gained.keys() & batch if self._gained else ():
+            if which is None or which[block - batch.start]:
+                self._gain(block, event)
+
     def meet(self, blocks: range, place: Key, event: int) -> None:
         """Note that all threads of some blocks have met at a barrier."""
         for block in blocks:
@@ -212,13 +230,14 @@ class GridChains:
             mine.numbers.append(number)
             mine.common.append(common)
         if made is not None and made.own > common:
-            warp = mine.by_warp.setdefault(int(made.fences.order.geometry.warp[made.lane]), [])
+            warp = mine.by_warp.setdefault(int(made.fences.order.geometry.warp[made.lane]), {})
             # a reader of the later release also sees the earlier
-            if all(known[1:4] != made[1:4] for known in warp[-32:]):
-                warp.append(made._replace(number=number))
+            if made[1:4] not in warp:
+                warp[made[1:4]] = made._replace(number=number)
                 news = True
         if news:
             self._count[place] = number + 1
+            self._publish(block, place, common)
 
     def _acquire(self, event: int, block: int, thread: int, place: Key, seen: int) -> None:
         known = self._seen.setdefault(place, {})
@@ -227,30 +246,71 @@ class GridChains:
             made = _Acquire(seen, block, thread, event)
             self._acquired.setdefault(block, {}).setdefault(place, []).append(made)
             self._readers.setdefault(place, []).append(made)
+            if seen == self._count[place] and (row := self._published.get(place)) is not None:
+                gained = self._gained.get(block)
+                self._gained[block] = row if gained is None else np.maximum(gained, row)
+                if thread == ALL:
+                    self._gain(block, event)
+
+    def _publish(self, block: int, place: Key, common: int) -> None:
+        """Note that a release publishes all accesses of its block up to the event ``common``, and those of other blocks
+        that were known before it."""
+        if self._table is None or self._changed is None:
+            return
+        row = self._table[block].copy() if self._changed[block] <= common else np.zeros(len(self._table), np.int64)
+        row[block] = common
+        known = self._published.get(place)
+        self._published[place] = row if known is None else np.maximum(known, row)
+
+    def _gain(self, block: int, event: int) -> None:
+        """Note that all threads of a block know what its threads have acquired."""
+        if self._table is not None and self._changed is not None:
+            np.maximum(self._table[block], self._gained.pop(block), out=self._table[block])
+            self._changed[block] = event
 
     # ---- order ----
 
     def all_ordered(self, blocks: Array, threads: Array, events: Array, order: BatchOrder, lanes: Array) -> Array:
         """Whether accesses by ``threads`` of ``blocks`` at ``events`` happen before the current accesses of ``lanes``
         of the batch of ``order``, which are in other blocks."""
-        out = np.zeros(len(lanes), np.bool_)
         if not self._count:
-            return out
+            return np.zeros(len(lanes), np.bool_)
         mine = lanes // order.threads + order.first_block
+        if self._table is not None:
+            out: Array = self._table[mine, blocks] >= events
+            left = np.flatnonzero(~out)
+            if len(left):
+                out[left] = self._searched(blocks[left], threads[left], events[left], order, lanes[left], mine[left])
+            return out
+        return self._searched(blocks, threads, events, order, lanes, mine)
+
+    def _searched(
+        self, blocks: Array, threads: Array, events: Array, order: BatchOrder, lanes: Array, mine: Array
+    ) -> Array:
+        """``all_ordered`` by a search per pair of blocks."""
+        out = np.zeros(len(lanes), np.bool_)
         pairs = (blocks << 31) | mine
         ranked = np.argsort(pairs, kind="stable")
-        starts = np.flatnonzero(np.append(True, pairs[ranked][1:] != pairs[ranked][:-1]))
-        for members in np.split(ranked, starts[1:]):
+        pairs = pairs[ranked]
+        starts = np.append(True, pairs[1:] != pairs[:-1]).nonzero()[0]
+        ends = np.append(starts[1:], len(pairs))
+        cases = zip(pairs[starts].tolist(), np.maximum.reduceat(events[ranked], starts).tolist(), strict=True)
+        found = [self._all_ordered(pair >> 31, last, pair & ((1 << 31) - 1), order) for pair, last in cases]
+        out[ranked] = np.repeat(found, ends - starts)
+        for number in [number for number, holds in enumerate(found) if not holds]:
+            members = ranked[starts[number] : ends[number]]
             block, other = int(blocks[members[0]]), int(mine[members[0]])
-            last = int(events[members].max())
-            if last <= self._known.get((block, other), 0):
-                out[members] = True
-            elif self._reaches(block, ALL, last, other, order, ALL):
-                self._known[block, other] = last
-                out[members] = True
-            else:
-                out[members] = self._each(block, threads[members], events[members], other, order, lanes[members])
+            out[members] = self._each(block, threads[members], events[members], other, order, lanes[members])
         return out
+
+    def _all_ordered(self, block: int, event: int, other: int, order: BatchOrder) -> bool:
+        """Whether all accesses of a block up to an event happen before the current accesses of all lanes of another."""
+        if event <= self._known.get((block, other), 0):
+            return True
+        if not self._reaches(block, ALL, event, other, order, ALL):
+            return False
+        self._known[block, other] = event
+        return True
 
     def _each(
         self, block: int, threads: Array, events: Array, other: int, order: BatchOrder, lanes: Array

@@ -319,7 +319,7 @@ class SharedChecks:
         wrong: Array = (words >= self.low) & (apart != 0)
         if self.flying:
             wrong |= words >= IN_FLIGHT
-        if not np.count_nonzero(wrong):
+        if not np.count_nonzero(wrong) or self._met(words, lanes):
             return None
         moving = words >= IN_FLIGHT
         if self.batch.geometry.whole_warps:
@@ -340,6 +340,19 @@ class SharedChecks:
             ordered = self._ordered(lanes.lanes[cells[0]], LANES.owner(found), LANES.event(found), were_reads)
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if np.count_nonzero(wrong) else None
+
+    def _met(self, words: Array, lanes: LaneSet) -> bool:
+        """Whether the words are of one access, which barriers of part of the block order before this one. With named
+        barriers this is the usual case, and need not look at each lane."""
+        order = self.order
+        if not order.gathered or order.cluster_floor is not None:
+            return False
+        first = int(words.flat[0])
+        if first >= IN_FLIGHT or np.count_nonzero((words ^ first) >> LANES.shift):
+            return False
+        event = first >> LANES.shift
+        others = self.events.lanes(event)
+        return others is not None and order.barriers_order(event, others, lanes)
 
     def _ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
         """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``."""
