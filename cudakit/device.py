@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudakit import nvtx
 from cudakit.compile import cache, compiler
+from cudakit.compile.machine_code import MachineCode
 from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context, MemoryInfo
 from cudakit.driver.stream import Event, Stream
@@ -63,6 +64,8 @@ class Device:
             with nvtx.range("open device"):
                 context = Context(drivers.open(spec, fresh=fresh, **options))
         self.context = context
+        if context.kind == "sim":
+            context.driver.simKeepCode(MachineCode())
         self.arch = compiler.chip_arch(*context.compute_capability)
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None

@@ -36,7 +36,7 @@ from cudakit.sim.compiled.layout import (
     SITE_BYTES,
     STATE_BYTES,
 )
-from cudakit.sim.compiled.machine import Machine, run_blocks
+from cudakit.sim.compiled.machine import Machine, kept, run_blocks
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.lanes import Array, Geometry, LaneSet
 from cudakit.sim.lockstep.memory import Allocation, MemoryFault, aligned, round_up
@@ -76,9 +76,9 @@ class KernelSource:
 
 class CompiledKernel:
     """A kernel as machine code. Raises Unsupported if it cannot be compiled. ``cost``: an estimate of the seconds that
-    ``compile`` takes."""
+    ``compile`` takes. ``name``: that of its file in the store of machine code."""
 
-    def __init__(self, source: KernelSource) -> None:
+    def __init__(self, source: KernelSource, name: str) -> None:
         if source.refusal:
             raise Unsupported(source.refusal)
         program = source.program
@@ -91,14 +91,17 @@ class CompiledKernel:
             self._module, program, accesses, sites, source.param_offsets, source.address_of, source.shared_granule
         )
         self.writer.write()
+        self._name = name
         self.cost = self._module.lines() * _SECONDS_PER_LINE
+        if kept(name, self._module) is not None:
+            self.cost = 0.0
         self.shifts = tuple({4: 2, 1: 0}[granule] for granule in (source.shared_granule, source.global_granule))
         self.patterns = _memory(PATTERN_BYTES * PATTERNS)
 
     def compile(self) -> None:
         """Make the machine code."""
         self.run_blocks = run_blocks()
-        self._machine = Machine(self._module, speed=1)
+        self._machine = Machine(self._module, self._name, speed=1)
         self.warp = self._machine.address("warp")
 
 

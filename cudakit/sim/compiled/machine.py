@@ -1,4 +1,5 @@
-"""Compiles LLVM IR with llvmlite. Importing this module requires it."""
+"""Compiles LLVM IR with llvmlite, or loads the machine code that an earlier process kept. Importing this module
+requires llvmlite."""
 
 from __future__ import annotations
 
@@ -6,8 +7,10 @@ import ctypes
 from functools import cache
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
+from cudakit.sim.compiled import kept_code
 from cudakit.sim.compiled.ir import Module
 from cudakit.sim.compiled.runtime import runtime
 
@@ -24,22 +27,37 @@ def _host() -> tuple[Any, str, str]:
     return llvm.Target.from_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
-class Machine:
-    """The machine code of a module, kept as long as this object."""
+@cache
+def _runtime() -> Module:
+    return runtime()
 
-    def __init__(self, module: Module, *, speed: int) -> None:
-        """``speed``: LLVM's level of optimisation."""
-        parsed = llvm.parse_assembly(module.text())
-        parsed.verify()
-        # one per module: the execution engine owns it, and frees it
-        host, cpu, features = _host()
-        target = host.create_target_machine(cpu=cpu, features=features, opt=0 if module.lines() > _LARGE else 2)
-        options = llvm.create_pipeline_tuning_options(speed_level=speed)
-        # the code is in vectors already, and loops over them are not faster if they are unrolled
-        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-        builder = llvm.create_pass_builder(target, options)
-        builder.getModulePassManager().run(parsed, builder)
-        self._engine = llvm.create_mcjit_compiler(parsed, target)
+
+@cache
+def _circumstances() -> str:
+    """What machine code depends on besides the text of its module: this processor, LLVM, and the runtime."""
+    host, cpu, features = _host()
+    parts = (host.triple, cpu, features, llvmlite.__version__, str(llvm.llvm_version_info), _runtime().text())
+    return kept_code.name_of(*parts)
+
+
+def kept(name: str, module: Module) -> bytes | None:
+    """The machine code of a module that an earlier process kept under a name; None if there is none."""
+    return kept_code.read(name, _circumstances() + module.text())
+
+
+class Machine:
+    """The machine code of a module, held as long as this object."""
+
+    def __init__(self, module: Module, name: str, *, speed: int) -> None:
+        """``name``: that of its file in the store of machine code; ``speed``: LLVM's level of optimisation."""
+        code = kept(name, module)
+        if code is None:
+            text = module.text()
+            code = _compile(text, 0 if module.lines() > _LARGE else 2, speed)
+            kept_code.write(name, _circumstances() + text, code)
+        # one target machine per module: the execution engine owns it, and frees it
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(2))
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:
@@ -47,11 +65,30 @@ class Machine:
         return found
 
 
+def _target(level: int) -> Any:
+    host, cpu, features = _host()
+    return host.create_target_machine(cpu=cpu, features=features, opt=level)
+
+
+def _compile(text: str, level: int, speed: int) -> bytes:
+    """The object file of a module. ``level``: how far code generation optimises, 0 to 3."""
+    parsed = llvm.parse_assembly(text)
+    parsed.verify()
+    target = _target(level)
+    options = llvm.create_pipeline_tuning_options(speed_level=speed)
+    # the code is in vectors already, and loops over them are not faster if they are unrolled
+    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(target, options)
+    builder.getModulePassManager().run(parsed, builder)
+    code: bytes = target.emit_object(parsed)
+    return code
+
+
 @cache
 def shared_machine() -> Machine:
     """The machine code of the runtime; kernels find its functions by their names."""
-    module = runtime()
-    made = Machine(module, speed=2)
+    module = _runtime()
+    made = Machine(module, kept_code.name_of("runtime", _circumstances()), speed=2)
     for name in module.defined:
         llvm.add_symbol(name, made.address(name))
     return made

@@ -19,6 +19,7 @@ from cuda.bindings import driver as cu
 
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.chips.properties import DEFAULT_MEMORY, attributes, chip
+from cudakit.sim.compiled.kept_code import CodeStore, keep_in
 from cudakit.sim.driver.arguments import Handle
 from cudakit.sim.driver.contexts import ContextCalls, leak_report
 from cudakit.sim.driver.events import StreamCalls
@@ -355,6 +356,10 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
                 self._unseen += self._take_unseen(context)
             unseen, self._unseen = self._unseen, []
             return [report for report in unseen if not report.told]
+
+    def simKeepCode(self, store: CodeStore | None) -> None:
+        """Keep the machine code of this process's kernels in a store, for later processes; None: keep none."""
+        keep_in(store)
 
     def simNameStream(self, hStream: Handle, name: str) -> None:
         """Set a stream's name for reports; without one, reports name the line that made it."""

@@ -2,7 +2,8 @@
 
 Machine code (``sim/compiled``) needs llvmlite. To compile a kernel takes as long as several small launches of it in the
 interpreter, so that is done only after the interpreter has worked on it for a while: before its next launch, or in the
-middle of a launch that is far from its end. Memory is then put back, and the launch starts again.
+middle of a launch that is far from its end. Memory is then put back, and the launch starts again. If an earlier process
+has kept the kernel's machine code (sim/compiled/kept_code.py), it runs from the first launch on.
 
 $CUDAKIT_SIM_ENGINE: "auto" (the default), "interpreter", or "compiled", which compiles each kernel before its first
 launch.
@@ -18,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from cudakit.sim.compiled import kept_code
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.machine.loading import LoadedFunction
@@ -64,6 +66,9 @@ class Engine:
     def __init__(self) -> None:
         self._kernel: CompiledKernel | None = None
         self._compiled = False
+        # the name of the file of its machine code, and whether there was one at the first launch
+        self._name = ""
+        self._kept = False
         self.refusal = ""
         self.seconds = 0.0
         self.compiled_launches = self.left = 0
@@ -82,15 +87,23 @@ class Engine:
 
         if self._kernel is None and not self.refusal:
             try:
-                self._kernel = CompiledKernel(_source(function))
+                self._kernel = CompiledKernel(_source(function), self._file(function))
             except Unsupported as error:
                 self.refusal = str(error)
         return self._kernel
 
+    def _file(self, function: LoadedFunction) -> str:
+        """The name of the file of the kernel's machine code."""
+        if not self._name:
+            self._name = kept_code.name_of(version("llvmlite"), function.module.digest, function.name)
+            self._kept = kept_code.has(self._name)
+        return self._name
+
     def ready(self, function: LoadedFunction, *, now: bool) -> CompiledKernel | None:
         """The kernel's machine code; None if there is none yet. It is compiled if the interpreter has worked on it for
         as long as that takes, or ``now``."""
-        if not (now or self._compiled or self.seconds >= _PATIENCE):
+        self._file(function)
+        if not (now or self._compiled or self._kept or self.seconds >= _PATIENCE):
             return None
         kernel = self._written(function)
         if kernel is None or self._compiled:

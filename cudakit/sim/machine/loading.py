@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -93,13 +94,14 @@ def _weight(program: Program, slot: int) -> int:
 class LoadedModule:
     """A module parsed, compiled and placed in memory. Raises ``PtxError`` with the instruction and its PTX line if the
     text is not valid. A kernel that needs what is not simulated has a ``refusal``, and fails when launched. ``source``
-    returns the text of a source file by its name in the PTX."""
+    returns the text of a source file by its name in the PTX. ``digest`` is that of the PTX."""
 
     def __init__(self, ptx_text: str, space: AddressSpace, source: SourceLookup | None = None) -> None:
         try:
             self.module = parse(ptx_text)
         except PtxError as error:
             raise SourceLines(source_files(ptx_text), source).explained(error) from None
+        self.digest = hashlib.sha256(ptx_text.encode()).hexdigest()
         self.space = space
         self.sites = Sites()
         self.sources = SourceLines(self.module.files, source)
