@@ -34,7 +34,7 @@ def _runtime() -> Module:
 
 @cache
 def _circumstances() -> str:
-    """What machine code depends on besides the text of its module: this processor, LLVM, and the runtime."""
+    """A digest of this processor, LLVM and the runtime: machine code depends on them and on the text of its module."""
     host, cpu, features = _host()
     parts = (host.triple, cpu, features, llvmlite.__version__, str(llvm.llvm_version_info), _runtime().text())
     return kept_code.name_of(*parts)
