@@ -4,8 +4,12 @@
 
 The same work on the same shapes: a row softmax by a tree in shared memory (256 threads per row), a product of square
 matrices in 16x16 tiles, a vector sum. If installed, Numba's CUDA simulator (one Python thread per lane) and Triton's
-interpreter (tiles as numpy arrays) are measured too. Every result is checked. Seconds are this machine's time for a
-launch and the wait for it, unrelated to a GPU's; lane-instructions are PTX instructions times lanes.
+interpreter (tiles as numpy arrays) are measured too. Kernels of one warp, with named barriers and with grid.sync() show
+the cost per instruction of few lanes, and of checks that follow who waits for whom. `load` loads PTX with that many
+copies of the product's kernel.
+
+Every result is checked. Seconds are this machine's time for a launch and the wait for it, unrelated to a GPU's;
+lane-instructions are PTX instructions times lanes.
 
     python examples/simulator_speed.py
     python examples/simulator_speed.py --large --json speed.json
@@ -36,6 +40,9 @@ from cudakit.show import outputs, tables, terminal
 
 HERE = Path(__file__).resolve().parent / "simulator_speed"
 CASES = ["softmax:8x512", "softmax:256x512", "softmax:1024x1024", "matmul:64", "matmul:256", "vector_add:1000000"]
+CASES += ["one_warp:8192", "named_barriers:50", "grid_sync:50", "load:50"]
+FEW_LANES = ("one_warp", "named_barriers", "grid_sync")
+FAMILIES = ("softmax", "matmul", "vector_add", *FEW_LANES, "load")
 LARGE = "matmul:1024"
 THREADS = 256
 TILE = 16
@@ -76,6 +83,8 @@ class Speed(Row):
     over_unchecked: float | None = None  # seconds with all checks, divided by those without
     over_compiled: float | None = None  # the interpreter's seconds, divided by those of machine code, same checks
     first_seconds: float | None = None  # of the first launch, which compiles the kernel
+    microseconds_per_instruction: float | None = None  # of a warp
+    ms_per_line: float | None = None  # of PTX, to load it
     over_ours: float | None = None  # a peer's seconds, divided by ours without checks
 
 
@@ -91,13 +100,13 @@ class Work:
 
 def parse_case(text):
     family, _, shape = text.partition(":")
-    if family not in ("softmax", "matmul", "vector_add"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: the families are softmax, matmul and vector_add, as in softmax:8x512"
-        )
+    if family not in FAMILIES:
+        raise argparse.ArgumentTypeError(f"{text!r}: the families are {', '.join(FAMILIES)}, as in softmax:8x512")
     extents = cli.parse_shapes(shape)[0]
     if len(extents) != (2 if family == "softmax" else 1) or min(extents) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: write softmax:ROWSxCOLUMNS, matmul:N or vector_add:N")
+        raise argparse.ArgumentTypeError(f"{text!r}: write softmax:ROWSxCOLUMNS, or one number, as in matmul:64")
+    if family == "one_warp" and extents[0] % 32:
+        raise argparse.ArgumentTypeError(f"{text!r}: the number of elements must be a multiple of 32")
     return family, extents
 
 
@@ -123,6 +132,8 @@ def prepare(device, family, shape):
         launch = lambda: kernel.launch(stream, grid=(blocks, blocks), block=(TILE, TILE), args=args)  # noqa: E731
         wide = a.astype(np.float64), b.astype(np.float64)
         return Work(launch, target, wide[0] @ wide[1], (n + 1) * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1])))
+    if family in FEW_LANES:
+        return prepare_few_lanes(device, family, shape[0], random)
     n = shape[0]
     a, b = (random.standard_normal(n, dtype=np.float32) for _ in range(2))
     target = device.full((n,), np.nan, np.float32)
@@ -130,6 +141,51 @@ def prepare(device, family, shape):
     args = (device.array(a), device.array(b), target, n)
     launch = lambda: kernel.launch(stream, grid=-(-n // THREADS), block=THREADS, args=args)  # noqa: E731
     return Work(launch, target, a + b, np.zeros(n))
+
+
+def prepare_few_lanes(device, family, n, random):
+    """`prepare` a kernel of few_lanes.cu: n elements, rounds or steps."""
+    stream, kernel = device.default_stream, device.compile(HERE / "few_lanes.cu")[family]
+    if family == "one_warp":
+        x = random.standard_normal((n // 32, 32), dtype=np.float32)
+        source, target, total = device.array(x), device.full(x.shape, np.nan, np.float32), np.zeros(32, np.float32)
+        expected = np.empty_like(x)
+        for row, values in enumerate(x):
+            total = np.float32(0.5) * total + values + values[np.arange(32) ^ 1]
+            expected[row] = total
+        launch = lambda: kernel.launch(stream, grid=1, block=32, args=(source, target, n))  # noqa: E731
+    elif family == "named_barriers":
+        x = random.standard_normal((4, 256), dtype=np.float32)
+        source, target, expected = device.array(x), device.full(x.shape, np.nan, np.float32), x
+        for _ in range(n):
+            expected = np.float32(0.5) * (expected + expected[:, np.arange(256) ^ 32]) + np.float32(1)
+        launch = lambda: kernel.launch(stream, grid=4, block=256, args=(source, target, n))  # noqa: E731
+    else:
+        x = expected = random.standard_normal(16 * 128, dtype=np.float32)
+        for _ in range(n):
+            padded = np.pad(expected, 1)
+            expected = np.float32(0.5) * (padded[:-2] + padded[2:])
+        source, *both = device.array(x), *(device.full(x.shape, np.nan, np.float32) for _ in range(2))
+        target, args = both[(n - 1) % 2], (source, *both, n)
+        launch = lambda: kernel.launch(stream, grid=16, block=128, args=args, cooperative=True)  # noqa: E731
+    return Work(launch, target, expected, 0.0)
+
+
+def time_loading(row, copies, repeats):
+    """Measure seconds to load PTX with copies of the product's kernel, without NVRTC."""
+    head, mark, kernel = (HERE / "tiled_matmul.cu").read_text().partition("// a, b, c:")
+    named = [mark + kernel.replace("void tiled_matmul", f"void product_{n}") for n in range(copies)]
+    with cudakit.Device("sim", fresh=True) as device:
+        ptx = device.compile(source=head + "".join(named), name="copies.cu").ptx
+        seconds = []
+        while len(seconds) < 3 or sum(seconds) < repeats:
+            begin = time.perf_counter()
+            module = device.load(ptx)
+            seconds.append(time.perf_counter() - begin)
+            row.verdict.ok = len(list(module)) == copies
+            module.close()
+    row.seconds = Spread.of(seconds).as_dict()
+    row.ms_per_line = 1e3 * row.seconds["median"] / ptx.count("\n")
 
 
 def time_ours(row, family, shape, repeats, engine, **options):
@@ -161,12 +217,13 @@ def time_ours(row, family, shape, repeats, engine, **options):
 
 
 def count(family, shape):
-    """Count PTX instructions times lanes of one launch."""
+    """Count PTX instructions times lanes of one launch, and those of warps."""
     with cudakit.Device("sim", fresh=True, checks=()) as device:
         work = prepare(device, family, shape)
         with device.counters() as counters:
             work.launch()
-        return sum(counted.lane_instructions for counted in counters.values())
+        found = counters.values()
+        return sum(one.lane_instructions for one in found), sum(one.instructions for one in found)
 
 
 def time_peer(row, python, family, shape, limit):
@@ -199,10 +256,16 @@ def measure(cases, arguments, step):
     rows = []
     for family, shape in cases:
         text = f"{family} {shape_text(shape)}"
+        if family == "load":
+            step(text)
+            rows.append(Speed(Subject(family, "sim", None, shape, "", "PTX to a module")))
+            time_loading(rows[-1], shape[0], arguments.seconds)
+            continue
         step(f"{text}, counting")
-        lanes = None if np.prod(shape) > 1 << 20 or (family == "matmul" and shape[0] > 256) else count(family, shape)
-        if lanes is None:
-            lanes = scaled_count(family, shape)
+        if np.prod(shape) > 1 << 20 or (family == "matmul" and shape[0] > 256):
+            lanes, warps = scaled_count(family, shape), None
+        else:
+            lanes, warps = count(family, shape)
         made = {}
         for variant, (engine, idea, options) in OURS.items():
             step(f"{text}, {idea}")
@@ -211,12 +274,14 @@ def measure(cases, arguments, step):
             if row.seconds is not None:
                 row.lane_instructions = lanes
                 row.lane_instructions_per_second = lanes / row.seconds["median"]
+                if family in FEW_LANES:
+                    row.microseconds_per_instruction = 1e6 * row.seconds["median"] / warps
         base = made["sim"].seconds["median"]
         for engine in ("sim", "compiled"):
             made[f"{engine}:checked"].over_unchecked = ratio(made[f"{engine}:checked"], made[engine])
         for checks in ("", ":checked"):
             made[f"compiled{checks}"].over_compiled = ratio(made[f"sim{checks}"], made[f"compiled{checks}"])
-        for variant in PEERS if arguments.peers else ():
+        for variant in PEERS if arguments.peers and family not in FEW_LANES else ():
             step(f"{text}, {variant.removeprefix('peer:')}")
             row = made[variant] = Speed(Subject(family, variant, None, shape, "float32", "another simulator"))
             time_peer(row, arguments.peer_python, family, shape, arguments.limit)
@@ -235,12 +300,12 @@ def scaled_count(family, shape):
     """Estimate `count` of a large case from a smaller one; exact if all blocks do the same work."""
     if family == "vector_add":
         whole, rest = divmod(shape[0], THREADS)
-        return whole * count(family, (THREADS,)) + (count(family, (rest,)) if rest else 0)
+        return whole * count(family, (THREADS,))[0] + (count(family, (rest,))[0] if rest else 0)
     if family == "softmax":
-        return shape[0] * count(family, (1, shape[1]))
+        return shape[0] * count(family, (1, shape[1]))[0]
     n = shape[0]
     # cubic in the number of tiles: a block's loop has one iteration per block in a row
-    tiles, one, two = -(-n // TILE), count(family, (TILE,)), count(family, (2 * TILE,)) // 4
+    tiles, one, two = -(-n // TILE), count(family, (TILE,))[0], count(family, (2 * TILE,))[0] // 4
     return tiles * tiles * (one + (tiles - 1) * (two - one))
 
 
@@ -256,7 +321,7 @@ def show(result, console):
         return f"{row['seconds']['median']:.4g}" + ("" if row["ok"] else " WRONG")
 
     rate, checks, ours = "lane_instructions_per_second", "over_unchecked", "over_ours"
-    engine = "over_compiled"
+    engine, each, line = "over_compiled", "microseconds_per_instruction", "ms_per_line"
     columns = [
         terminal.Column("work", [row["family"] for row in rows], words=True),
         terminal.Column("shape", [shape_text(row["shape"]) for row in rows], words=True),
@@ -265,6 +330,10 @@ def show(result, console):
         terminal.Column(
             "lane-instructions/s", figures(lambda row: f"{row[rate] / 1e6:.1f} M" if row[rate] else ""), leave=1
         ),
+        terminal.Column(
+            "us per warp's instruction", figures(lambda row: f"{row[each]:.2f}" if row[each] else ""), leave=5
+        ),
+        terminal.Column("ms per PTX line", figures(lambda row: f"{row[line]:.4f}" if row[line] else ""), leave=6),
         terminal.Column("checks cost", figures(lambda row: f"{row[checks]:.2f}x" if row[checks] else ""), leave=2),
         terminal.Column(
             "machine code is faster by", figures(lambda row: f"{row[engine]:.1f}x" if row[engine] else ""), leave=4

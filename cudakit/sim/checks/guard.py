@@ -287,6 +287,9 @@ class Guard:
     def warp_sync(self, lanes: LaneSet) -> None:
         """Note a bar.warp.sync by these lanes."""
         self.order.synchronised(lanes, self.events.last())
+        if self.batch.geometry.warps_per_block == 1 and lanes.count == self.batch.live:
+            # of blocks of one warp it is a barrier
+            self.barrier(None)
 
     def warp_vote(self, lanes: LaneSet) -> None:
         """Note a shuffle, vote, match or redux by these lanes."""

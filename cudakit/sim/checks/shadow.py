@@ -48,6 +48,7 @@ class WordLayout:
         return (words & self.within) >> 1 if self.inner else np.full_like(words, UNKNOWN)
 
 
+_NO_BITS = number(0)
 # the owners in shared memory: lanes of a batch
 LANES = WordLayout(24)
 # the bits of a block and its thread in global memory
@@ -99,7 +100,7 @@ class Table:
         late = old >= low
         if np.count_nonzero(late):
             apart = (old ^ (words if count == 1 else words[:, None])) & self.layout.anyone
-            if np.count_nonzero(apart) and np.count_nonzero(late := late & (apart != 0)):
+            if np.count_nonzero(apart) and np.count_nonzero(late := late & (apart != _NO_BITS)):
                 rows = positions(index, len(old))
                 cells = rows if count == 1 else rows[:, None] * count + np.arange(count)
                 self._keep(cells[late], 1, old[late], apart[late])

@@ -35,6 +35,7 @@ _READ_LANES_KEPT = 1 << 21
 # how many times to test whether all of shared memory is initialised
 _LOOKS = 8
 # the bits of a word that are equal for the lanes of one warp
+_NO_BITS = number(0)
 _WARPS = number(int(LANES.who) & ~(31 << 1))
 
 
@@ -316,7 +317,7 @@ class SharedChecks:
         # ordered by a bar.warp.sync of all its lanes
         if not self.flying and not np.count_nonzero(apart):
             return None
-        wrong: Array = (words >= self.low) & (apart != 0)
+        wrong: Array = (words >= self.low) & (apart != _NO_BITS)
         if self.flying:
             wrong |= words >= IN_FLIGHT
         if not np.count_nonzero(wrong) or self._met(words, lanes):
@@ -324,7 +325,7 @@ class SharedChecks:
         moving = words >= IN_FLIGHT
         if self.batch.geometry.whole_warps:
             low = self.order.warp_low.take(lanes.warp)
-            wrong &= (apart & _WARPS != 0) | (words >= (low[:, None] if own.ndim > 1 else low))
+            wrong &= (apart & _WARPS != _NO_BITS) | (words >= (low[:, None] if own.ndim > 1 else low))
             if not np.count_nonzero(wrong):
                 return None
         if access.strong:
