@@ -122,6 +122,8 @@ class KernelCode:
         code = self.code
         if isinstance(operand, Immediate):
             value = operand.bits
+            if bits == 1:
+                return code.const("i1", value != 0)
             if operand.type == "f64" and bits == 32:
                 (value,) = struct.unpack(
                     "<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", operand.bits))[0])

@@ -24,6 +24,12 @@ def _host() -> tuple[Any, str, str]:
     return llvm.Target.from_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
+def converts_halves() -> bool:
+    """Whether the processor converts between f16 and f32."""
+    _host()
+    return bool(llvm.get_host_cpu_features().get("f16c"))
+
+
 class Machine:
     """The machine code of a module, kept as long as this object."""
 
