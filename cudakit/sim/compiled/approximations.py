@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from cudakit.sim.compiled.halves import write16
 from cudakit.sim.compiled.ir import Value
 from cudakit.sim.compiled.lanewise import Operands, Unsupported, form, function, writes
+from cudakit.sim.compiled.numpy_loops import applied
 from cudakit.sim.compiled.rounding import (
     INFINITY64,
+    bfloat_to_float,
     double,
     flushed,
+    flushed16,
     fused,
+    half_to_float,
     is_nan,
+    odd_to_bfloat,
+    odd_to_half,
     pattern,
     quiet64,
     short,
@@ -21,7 +28,7 @@ from cudakit.sim.compiled.rounding import (
     wide,
 )
 from cudakit.sim.ptx.ir import Instruction
-from cudakit.sim.values.approximations import SEED_NAN, UPPER
+from cudakit.sim.values.approximations import FUNCTIONS, SEED_NAN, UPPER
 
 _EXP2_TERMS = 14
 
@@ -93,15 +100,32 @@ def divide(o: Operands, i: Instruction) -> None:
     _write32(o, i, mods, (lambda a, b: a / b) if "full" in mods else approximate, 2)
 
 
-@writes("ex2")
-def _ex2(o: Operands, i: Instruction) -> None:
+@writes(*FUNCTIONS)
+def _function(o: Operands, i: Instruction) -> None:
     kind, mods = form(i, "approx", "ftz")
-    if kind != "f32":
-        raise Unsupported(i.name)
-    _write32(o, i, mods, _power_of_two)
+    numpy_function, _ = FUNCTIONS[i.opcode]
+    if kind == "f32" and i.opcode == "ex2":
+        return _write32(o, i, mods, _power_of_two)
+    if kind == "f32":
+        return _write32(o, i, mods, lambda a: function(i.opcode, "double", lambda b: applied(numpy_function, b), [a]))
+    flush = _flushed_bfloat if kind.startswith("bf16") else flushed16
+    read, encode = (bfloat_to_float, odd_to_bfloat) if kind.startswith("bf16") else (half_to_float, odd_to_half)
+
+    def compute(a: Value) -> Value:
+        if "ftz" in mods:
+            a = flush(a)
+        bits = encode(applied(numpy_function, wide(read(a))))
+        return flush(bits) if "ftz" in mods else bits
+
+    write16(o, i, kind, 1, compute)
+
+
+def _flushed_bfloat(bits: Value) -> Value:
+    return (bits & 0x7F80).eq(0).select(bits & 0x8000, bits)
 
 
 def _power_of_two(given: Value) -> Value:
+    """2 to the power of a value, by a series: rounded to f32, it has numpy's bits for every f32."""
     # beyond these the result in f32 is infinite or zero
     value = given.is_("ogt", 300.0).select(300.0, given)
     value = value.is_("olt", -300.0).select(-300.0, value)

@@ -16,7 +16,6 @@ from cudakit.sim.compiled.rounding import (
     MAGNITUDE64,
     NAN32,
     QUIET64,
-    directed,
     double,
     flushed,
     flushed32,
@@ -33,9 +32,9 @@ from cudakit.sim.compiled.rounding import (
     single,
     square_root,
     sum32,
-    two_sum,
     wide,
 )
+from cudakit.sim.compiled.rounding64 import fused64, product64, quotient64, root64, sum64
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.values.floats import BELOW32
 
@@ -132,8 +131,7 @@ def _sum(o: Operands, i: Instruction) -> None:
         return _write32(o, i, mods, [a, b], lambda a, b: sum32(a, _minus(b) if subtracts else b, mode))
     if mode == "rn":
         return o.write(i.operands[0], quiet64(a - b if subtracts else a + b, b, a))
-    run = lambda a, b: quiet64(double(_sum64(a, _minus(b) if subtracts else b, mode)), b, a)  # noqa: E731
-    o.write(i.operands[0], function(i.name, "i64", run, (a, b)))
+    _directed64(o, i, lambda b, a: sum64(a, _minus(b) if subtracts else b, mode), b, a)
 
 
 def _minus(a: Value) -> Value:
@@ -141,23 +139,11 @@ def _minus(a: Value) -> Value:
     return (bits ^ (1 << (31 if "float" in a.kind else 63))).bits(a.kind)
 
 
-def _sum64(a: Value, b: Value, mode: str) -> Value:
-    """The pattern of a + b of f64 in a direction; NaN as that of the sum."""
-    total, error = two_sum(a, b)
-    bits = pattern(total)
-    positive = bits.is_("sge", 0)
-    # a finite sum that overflows is above the exact one
-    finite = (pattern(a) & MAGNITUDE64).lt(INFINITY64) & (pattern(b) & MAGNITUDE64).lt(INFINITY64)
-    over = finite & (bits & MAGNITUDE64).eq(INFINITY64)
-    above, below = error.is_("ogt", 0.0), error.is_("olt", 0.0)
-    more = (positive & above) | (~positive & below)
-    less = (positive & below) | (~positive & above) | over
-    moved = directed(bits, less, more, mode)
-    if mode != "rm":
-        return moved
-    # a sum that is exactly zero is -0 unless both terms are +0
-    either = (pattern(a) | pattern(b)).is_("slt", 0)
-    return (total.is_("oeq", 0.0) & either).select(1 << 63, moved)
+def _directed64(o: Operands, i: Instruction, compute: Callable[..., Value], *preference: Value) -> None:
+    """Write an f64 result that is not rounded to nearest. ``preference``: the operands, in the order in which their
+    NaNs are kept."""
+    run = lambda *given: quiet64(compute(*given), *given)  # noqa: E731
+    o.write(i.operands[0], function(i.name, "i64", run, preference))
 
 
 @_writes(integers.product, halves.arithmetic, "mul")
@@ -168,7 +154,7 @@ def _product(o: Operands, i: Instruction) -> None:
     if kind == "f32":
         return _write32(o, i, mods, [a, b], lambda a, b: product32(a, b, mode), lambda a, b: a * b)
     if mode != "rn":
-        raise Unsupported(i.name)
+        return _directed64(o, i, lambda b, a: product64(a, b, mode), b, a)
     o.write(i.operands[0], quiet64(a * b, b, a))
 
 
@@ -181,7 +167,7 @@ def _fused(o: Operands, i: Instruction) -> None:
         exact = lambda a, b, c: odd_sum(a * b, c)  # noqa: E731
         return _write32(o, i, mods, [a, b, c], lambda a, b, c: fused32(a, b, c, mode), exact)
     if mode != "rn":
-        raise Unsupported(i.name)
+        return _directed64(o, i, lambda b, c, a: fused64(a, b, c, mode), b, c, a)
     o.write(i.operands[0], quiet64(fused(a, b, c), b, c, a))
 
 
@@ -195,7 +181,7 @@ def _quotient(o: Operands, i: Instruction) -> None:
     if kind == "f32":
         return _write32(o, i, mods, [a, b], lambda a, b: quotient32(a, b, mode), lambda a, b: a / b)
     if mode != "rn":
-        raise Unsupported(i.name)
+        return _directed64(o, i, lambda a, b: quotient64(a, b, mode), a, b)
     o.write(i.operands[0], quiet64(a / b, a, b))
 
 
@@ -212,7 +198,8 @@ def _root(o: Operands, i: Instruction) -> None:
             return _write32(o, i, mods, [a], compute, lambda a: a._with(1.0) / a)
         return _write32(o, i, mods, [a], lambda a: root32(a, mode))
     if mode != "rn":
-        raise Unsupported(i.name)
+        compute = lambda a: quotient64(a._with(1.0), a, mode) if inverts else root64(a, mode)  # noqa: E731
+        return _directed64(o, i, compute, a)
     o.write(i.operands[0], quiet64(a._with(1.0) / a if inverts else square_root(a), a))
 
 

@@ -66,7 +66,7 @@ def _reciprocal_root(a: Array) -> Array:
     return root
 
 
-_FUNCTIONS: dict[str, tuple[Callable[[Array], Array], tuple[str, ...]]] = {
+FUNCTIONS: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
     "ex2": (np.exp2, ("f32", "f16", "f16x2", "bf16", "bf16x2")),
     "lg2": (np.log2, ("f32",)),
     "sin": (np.sin, ("f32",)),
@@ -75,9 +75,9 @@ _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], tuple[str, ...]]] = {
 }
 
 
-@builds(*_FUNCTIONS)
+@builds(*FUNCTIONS)
 def _function(spec: Spec) -> Form:
-    function, kinds = _FUNCTIONS[spec.instruction.opcode]
+    function, kinds = FUNCTIONS[spec.instruction.opcode]
     kind = spec.kind(*kinds)
     if not spec.flag("approx"):
         spec.refuse("only .approx is PTX")
