@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from differential.catalogue import catalogue
-from differential.forms import BLOCK, Form
+from differential.forms import BLOCK, Form, statements
 from differential.operands import vectors
 from differential.runner import Runner
 
@@ -89,6 +89,28 @@ def test_results_are_the_interpreters(monkeypatch, kind: type[Runner], forms: li
 def test_processors_that_do_not_convert_halves(monkeypatch, forms: list[Form]) -> None:
     monkeypatch.setattr("cudakit.sim.compiled.launch.converts_halves", lambda: False)
     compare(monkeypatch, Runner, forms)
+
+
+# LLVM's code for AVX-512 is wrong for some of these
+CHOICES = [
+    *(
+        statements(
+            "",
+            f"setp.nan.{t} p, b, b; copysign.{t} x, a, b; selp.{t} d0, b, x, p;",
+            f"{t} {t}",
+            t,
+            declare=f".reg .pred p; .reg .{t} x;",
+        )
+        for t in ("f32", "f64")
+    ),
+    statements("", "mov.b32 d0, b; @c bfi.b32 d0, a, b, 0, 16;", "b32 b32 pred", "b32"),
+    statements("", "mov.b64 d0, b; @!c bfi.b64 d0, a, d0, 0, 40;", "b64 b64 pred", "b64"),
+    statements("", "mov.b32 d0, a; @c lop3.b32 d0, a, b, 0xFF00FF, 0xCA;", "b32 b32 pred", "b32"),
+]
+
+
+def test_bits_chosen_by_a_mask_in_some_lanes(monkeypatch) -> None:
+    compare(monkeypatch, Runner, CHOICES)
 
 
 def test_all_lane_wise_instructions_of_the_catalogue_have_a_writer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import Any
 
@@ -30,6 +31,20 @@ def converts_halves() -> bool:
     return bool(llvm.get_host_cpu_features().get("f16c"))
 
 
+# A choice of bits by a constant mask: (a & mask) | (b & ~mask). If lanes of a or b are then kept by a condition, LLVM
+# generates wrong code of AVX-512 (llvm/llvm-project issue 157929), in this version and those before.
+_FAULTY = (22, 1, 0)
+_AND = re.compile(r" = and (<\d+ x i\d+>) \S+, (?:splat \()?(.*)")
+
+
+def _chooses_bits(text: str) -> bool:
+    """Whether optimised code may choose bits by constant masks of vectors."""
+    if "@llvm.copysign" in text:
+        return True
+    masks = {(kind, tuple(map(int, re.findall(r"i\d+ (-?\d+)", values)))) for kind, values in _AND.findall(text)}
+    return any((kind, tuple(~value for value in values)) in masks for kind, values in masks if values)
+
+
 class Machine:
     """The machine code of a module, kept as long as this object."""
 
@@ -39,12 +54,15 @@ class Machine:
         parsed.verify()
         # one per module: the execution engine owns it, and frees it
         host, cpu, features = _host()
-        target = host.create_target_machine(cpu=cpu, features=features, opt=0 if module.lines() > _LARGE else 2)
+        level = 0 if module.lines() > _LARGE else 2
+        target = host.create_target_machine(cpu=cpu, features=features, opt=level)
         options = llvm.create_pipeline_tuning_options(speed_level=speed)
         # the code is in vectors already, and loops over them are not faster if they are unrolled
         options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
         builder = llvm.create_pass_builder(target, options)
         builder.getModulePassManager().run(parsed, builder)
+        if llvm.llvm_version_info <= _FAULTY and "+avx512f" in features and _chooses_bits(str(parsed)):
+            target = host.create_target_machine(cpu=cpu, features=f"{features},-avx512f", opt=level)
         self._engine = llvm.create_mcjit_compiler(parsed, target)
         self._engine.finalize_object()
 
