@@ -96,9 +96,13 @@ class Runner:
             outcomes += self._run_module(forms[part], operands[part])
         return outcomes
 
+    def text(self, forms: Sequence[Form]) -> str:
+        """Return the module of some forms."""
+        return module(forms)
+
     def _run_module(self, forms: Sequence[Form], operands: Sequence[Words]) -> list[Outcome]:
         try:
-            loaded = self.device.load(module(forms), name="forms.ptx")
+            loaded = self.device.load(self.text(forms), name="forms.ptx")
         except cudakit.CudakitError as error:
             if len(forms) == 1:
                 return [Outcome(error=_short(error))]
@@ -130,8 +134,13 @@ class Runner:
         given = device.array(rows) if rows.size else device.zeros(1, np.uint64)
         made = device.zeros((len(form.outputs), count), np.uint64)
         cells = device.zeros(count * CELL // 8, np.uint64)
-        kernel.launch(device.default_stream, grid=count // BLOCK, block=BLOCK, args=(given, made, cells, count))
+        grid, block = self.shape(count)
+        kernel.launch(device.default_stream, grid=grid, block=block, args=(given, made, cells, count))
         return made.numpy()
+
+    def shape(self, count: int) -> tuple[int, int]:
+        """Return the blocks, and the threads of each, that run ``count`` lanes."""
+        return count // BLOCK, BLOCK
 
 
 def _short(error: BaseException) -> str:

@@ -67,6 +67,7 @@ extern "C" __global__ void guarded(const unsigned* x, unsigned* y, int n) {
     asm("{ .reg .pred p; setp.lt.s32 p, %1, %2; @p add.f32 %0, %0, 0f3F800000; }" : "+r"(v) : "r"(threadIdx.x), "r"(n));
     y[threadIdx.x] = v;
 }
+extern "C" __global__ void sparse(float* x, int n) { if (threadIdx.x % n == 6) x[threadIdx.x] += 1; }
 extern "C" __global__ void increment(float* x, int rounds) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     float v = x[i];
@@ -174,6 +175,11 @@ def test_shared_bytes(monkeypatch, kernels) -> None:
 def test_loops_that_lanes_leave_one_by_one(monkeypatch, kernels, block: int) -> None:
     x = np.arange(1, 201, dtype=np.int32)
     both(monkeypatch, kernels, "divergent", -(-200 // block), block, x, np.zeros(200, np.int32), 200)
+
+
+@pytest.mark.parametrize("n", [7, 9, 20])
+def test_sectors_of_lanes_that_are_far_apart(monkeypatch, kernels, n: int) -> None:
+    both(monkeypatch, kernels, "sparse", 1, 64, np.zeros(64, np.float32), n)
 
 
 def test_shuffles_and_votes(monkeypatch, kernels) -> None:

@@ -151,7 +151,9 @@ def _global_place(module: Module) -> None:
             def many() -> None:
                 bump(c, c.site, "cost", c.call("sectors", "i64", c.addresses, c.mask, low.value))
 
-            c.either(in_row, few, many)
+            # between lanes that are far apart, sectors are left out
+            lanes = c.mask >> first
+            c.either(in_row & (lanes & (lanes + 1)).eq(0), few, many)
         with c.if_(c.cache.at(CACHE["flags"]).load("i64").ne(0)):
             _check(c, c.addresses, c.stores, in_row, BAIL)
         c.return_(in_row.to("i32"))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
-_SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8, "ptr": 8}
+_SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8, "ptr": 8}
 
 
 def element(kind: str) -> str:
@@ -104,6 +104,10 @@ class Value:
     def __rshift__(self, other: Any) -> Value:
         return self._op("lshr", "lshr", other)
 
+    def __neg__(self) -> Value:
+        """The negative of an integer."""
+        return self._with(0) - self
+
     def __invert__(self) -> Value:
         return self ^ (1 if element(self.kind) == "i1" else -1)
 
@@ -145,8 +149,7 @@ class Value:
         have, want = element(self.kind), element(kind)
         if have == want:
             return self
-        bits = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
-        op = "trunc" if bits[want] < bits[have] else ("sext" if signed else "zext")
+        op = "trunc" if int(want[1:]) < int(have[1:]) else ("sext" if signed else "zext")
         return self.code.let(kind, f"{op} {self} to {kind}")
 
     def convert(self, op: str, kind: str) -> Value:
@@ -212,7 +215,7 @@ class Value:
 def mangled(kind: str) -> str:
     """A type in the name of an intrinsic."""
     count, one = lanes(kind), element(kind)
-    one = {"float": "f32", "double": "f64", "ptr": "p0"}.get(one, one)
+    one = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(one, one)
     return f"v{count}{one}" if count else one
 
 
@@ -234,9 +237,10 @@ class Variable:
 
 
 class Module:
-    """The text of a module: its functions and constants."""
+    """The text of a module: its functions and constants. ``halves``: the processor converts f16."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, halves: bool = False) -> None:
+        self.halves = halves
         self.parts: list[str] = []
         self.declared: dict[str, str] = {}
         self.defined: set[str] = set()
@@ -250,15 +254,23 @@ class Module:
             self.parts.append(f"{name} = private constant [{len(key)} x i32] [{', '.join(f'i32 {v}' for v in key)}]")
         return self._constants[key]
 
-    @contextmanager
-    def function(self, name: str, result: str, **arguments: str) -> Iterator[Code]:
+    def function(self, name: str, result: str, **arguments: str) -> AbstractContextManager[Code]:
         """Define a function."""
+        return self._define("", name, result, arguments)
+
+    def private_function(self, name: str, result: str, **arguments: str) -> AbstractContextManager[Code]:
+        """Define a function that is known in this module only."""
+        return self._define("internal ", name, result, arguments)
+
+    @contextmanager
+    def _define(self, linkage: str, name: str, result: str, arguments: dict[str, str]) -> Iterator[Code]:
         code = Code(self, result, arguments)
         self.defined.add(name)
         yield code
         if code.lines[-1].endswith(":"):
             code.line("unreachable")
-        head = f"define {result} @{name}({', '.join(f'{kind} %{n}' for n, kind in arguments.items())}) {{"
+        given = ", ".join(f"{kind} %{n}" for n, kind in arguments.items())
+        head = f"define {linkage}{result} @{name}({given}) {{"
         self.parts.append("\n".join([head, "entry:", *code.entry, *code.lines, "}"]))
 
     def lines(self) -> int:

@@ -18,6 +18,15 @@ from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
 from cudakit.sim.values.lanewise import width
 
+# from the bit of each lane
+_LANEMASKS: dict[str, Callable[[Value], Value]] = {
+    "lanemask_eq": lambda own: own,
+    "lanemask_lt": lambda own: own - 1,
+    "lanemask_le": lambda own: own | (own - 1),
+    "lanemask_gt": lambda own: ~(own | (own - 1)),
+    "lanemask_ge": lambda own: ~(own - 1),
+}
+
 
 @dataclass
 class Counted:
@@ -122,6 +131,8 @@ class KernelCode:
         code = self.code
         if isinstance(operand, Immediate):
             value = operand.bits
+            if bits == 1:
+                return code.const("i1", value != 0)
             if operand.type == "f64" and bits == 32:
                 (value,) = struct.unpack(
                     "<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", operand.bits))[0])
@@ -149,12 +160,18 @@ class KernelCode:
         if stem == "tid" and chunk is not None:
             return code.ids.at("xyz".index(axis) * 4 * LANES).at(chunk * (4 * WIDTH)).load(f"<{WIDTH} x i32>", 16)
         if stem == "laneid" and chunk is not None:
-            return code.lane_numbers("i32", WIDTH) + (chunk.to("i32") * WIDTH).splat(WIDTH)
+            return self._lane_numbers(chunk)
+        if stem in _LANEMASKS and chunk is not None:
+            numbers = self._lane_numbers(chunk)
+            return _LANEMASKS[stem](numbers._with(1) << numbers)
         if stem == "warpid":
             return code.thread >> 5
         if stem in ("ctaid", "ntid", "nctaid"):
             return code.context.at(CONTEXT[f"{stem}_{axis}"]).load("i32")
         raise Unsupported(f"the special register {name}")
+
+    def _lane_numbers(self, chunk: Value) -> Value:
+        return self.code.lane_numbers("i32", WIDTH) + (chunk.to("i32") * WIDTH).splat(WIDTH)
 
     def place(self, counted: Counted) -> int:
         """The number of a new place in the table of sites."""

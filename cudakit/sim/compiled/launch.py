@@ -36,7 +36,7 @@ from cudakit.sim.compiled.layout import (
     SITE_BYTES,
     STATE_BYTES,
 )
-from cudakit.sim.compiled.machine import Machine, kept, run_blocks
+from cudakit.sim.compiled.machine import Machine, converts_halves, kept, run_blocks
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.lanes import Array, Geometry, LaneSet
 from cudakit.sim.lockstep.memory import Allocation, MemoryFault, aligned, round_up
@@ -86,7 +86,7 @@ class CompiledKernel:
         accesses = {id(one.site.instruction): one for one in owners if isinstance(one, MemoryAccess)}
         own = {id(instruction) for instruction in program.function.instructions}
         sites = {id(site.instruction): site for site in source.sites if id(site.instruction) in own}
-        self._module = Module()
+        self._module = Module(halves=converts_halves())
         self.writer = KernelWriter(
             self._module, program, accesses, sites, source.param_offsets, source.address_of, source.shared_granule
         )

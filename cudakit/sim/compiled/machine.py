@@ -4,6 +4,7 @@ requires llvmlite."""
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import cache
 from typing import Any
 
@@ -25,6 +26,26 @@ def _host() -> tuple[Any, str, str]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+def converts_halves() -> bool:
+    """Whether the processor converts between f16 and f32."""
+    _host()
+    return bool(llvm.get_host_cpu_features().get("f16c"))
+
+
+# A choice of bits by a constant mask: (a & mask) | (b & ~mask). If lanes of a or b are then kept by a condition, LLVM
+# generates wrong code of AVX-512 (llvm/llvm-project issue 157929), in this version and those before.
+_FAULTY = (22, 1, 0)
+_AND = re.compile(r" = and (<\d+ x i\d+>) \S+, (?:splat \()?(.*)")
+
+
+def _chooses_bits(text: str) -> bool:
+    """Whether optimised code may choose bits by constant masks of vectors."""
+    if "@llvm.copysign" in text:
+        return True
+    masks = {(kind, tuple(map(int, re.findall(r"i\d+ (-?\d+)", values)))) for kind, values in _AND.findall(text)}
+    return any((kind, tuple(~value for value in values)) in masks for kind, values in masks if values)
 
 
 @cache
@@ -65,9 +86,10 @@ class Machine:
         return found
 
 
-def _target(level: int) -> Any:
+def _target(level: int, more: str = "") -> Any:
+    """This processor as a target of LLVM. ``level``: how far code generation optimises, 0 to 3; ``more``: features."""
     host, cpu, features = _host()
-    return host.create_target_machine(cpu=cpu, features=features, opt=level)
+    return host.create_target_machine(cpu=cpu, features=features + more, opt=level)
 
 
 def _compile(text: str, level: int, speed: int) -> bytes:
@@ -80,6 +102,8 @@ def _compile(text: str, level: int, speed: int) -> bytes:
     options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(target, options)
     builder.getModulePassManager().run(parsed, builder)
+    if llvm.llvm_version_info <= _FAULTY and "+avx512f" in _host()[2] and _chooses_bits(str(parsed)):
+        target = _target(level, ",-avx512f")
     code: bytes = target.emit_object(parsed)
     return code
 

@@ -6,7 +6,7 @@ from cudakit.sim.compiled.arithmetic import NAN32, Unsupported
 from cudakit.sim.compiled.ir import Value, like
 from cudakit.sim.compiled.kernel_code import KernelCode
 from cudakit.sim.compiled.layout import WIDTH
-from cudakit.sim.ptx.ir import Instruction, Operand, Register
+from cudakit.sim.ptx.ir import Instruction, Negated, Operand, Register
 from cudakit.sim.values.lanewise import width
 
 
@@ -63,6 +63,8 @@ class RegisterOperands:
             if held.integer is None:
                 held.integer = self._bits_of(held)
             return self._fit(held.integer, bits)
+        if isinstance(operand, Negated):
+            return ~self.read(operand.register, "pred")
         return self._fit(self._splat_once(self.kernel.constant(operand, bits)), bits)
 
     def _splat_once(self, value: Value) -> Value:

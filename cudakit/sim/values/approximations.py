@@ -26,8 +26,8 @@ from cudakit.sim.values.rounding import (
     quiet64,
 )
 
-_UPPER = np.uint64(0xFFFFFFFF00000000)
-_SEED_NAN = np.uint64(0x7FFFFFFF00000000)
+UPPER = np.uint64(0xFFFFFFFF00000000)
+SEED_NAN = np.uint64(0x7FFFFFFF00000000)
 
 
 def _form32(spec: Spec, count: int, function: Callable[..., Array]) -> Form:
@@ -66,7 +66,7 @@ def _reciprocal_root(a: Array) -> Array:
     return root
 
 
-_FUNCTIONS: dict[str, tuple[Callable[[Array], Array], tuple[str, ...]]] = {
+FUNCTIONS: dict[str, tuple[np.ufunc, tuple[str, ...]]] = {
     "ex2": (np.exp2, ("f32", "f16", "f16x2", "bf16", "bf16x2")),
     "lg2": (np.log2, ("f32",)),
     "sin": (np.sin, ("f32",)),
@@ -75,9 +75,9 @@ _FUNCTIONS: dict[str, tuple[Callable[[Array], Array], tuple[str, ...]]] = {
 }
 
 
-@builds(*_FUNCTIONS)
+@builds(*FUNCTIONS)
 def _function(spec: Spec) -> Form:
-    function, kinds = _FUNCTIONS[spec.instruction.opcode]
+    function, kinds = FUNCTIONS[spec.instruction.opcode]
     kind = spec.kind(*kinds)
     if not spec.flag("approx"):
         spec.refuse("only .approx is PTX")
@@ -88,12 +88,12 @@ def _seed64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """A form of f64 with 20 bits of fraction from the upper word, subnormals flushed, like the hardware's."""
 
     def run(a: Array) -> Array:
-        upper = a & _UPPER
+        upper = a & UPPER
         upper = np.where((upper & np.uint64(0x7FF << 52)) == 0, upper & np.uint64(1 << 63), upper)
         value = function(upper.view(F64))
-        bits = np.where(value != value, _SEED_NAN, value.view(U64))
+        bits = np.where(value != value, SEED_NAN, value.view(U64))
         rounded = np.where(
-            (bits & np.uint64(0x7FF << 52)) == np.uint64(0x7FF << 52), bits, (bits + np.uint64(1 << 31)) & _UPPER
+            (bits & np.uint64(0x7FF << 52)) == np.uint64(0x7FF << 52), bits, (bits + np.uint64(1 << 31)) & UPPER
         )
         return np.where((rounded & np.uint64(0x7FF << 52)) == 0, rounded & np.uint64(1 << 63), rounded)
 

@@ -304,7 +304,7 @@ def _fns(spec: Spec) -> Form:
 # ---- bytes ----
 
 # for each of the four result bytes, which of the eight source bytes it is, by mode and selector
-_PERMUTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
+PERMUTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f4e": tuple(tuple(i + k for k in range(4)) for i in range(4)),
     "b4e": tuple(tuple((i - k) % 8 for k in range(4)) for i in range(4)),
     "rc8": tuple((i,) * 4 for i in range(4)),
@@ -317,10 +317,10 @@ _PERMUTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
 @builds("prmt")
 def _prmt(spec: Spec) -> Form:
     kind = spec.kind("b32")
-    mode = spec.one_of(*_PERMUTATIONS)
+    mode = spec.one_of(*PERMUTATIONS)
     spec.finish()
     selectors = np.array(
-        [sum(byte << 4 * place for place, byte in enumerate(row)) for row in _PERMUTATIONS.get(mode, ())], dtype=U32
+        [sum(byte << 4 * place for place, byte in enumerate(row)) for row in PERMUTATIONS.get(mode, ())], dtype=U32
     )
 
     def run(a: Array, b: Array, c: Array) -> Array:

@@ -55,7 +55,7 @@ _FLOATS = ("f16", "bf16", "f32", "f64")
 _PAIRS = ("f16x2", "bf16x2", "e4m3x2", "e5m2x2")
 _TO_INTEGER: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _MODES = ("rn", "rz", "rm", "rp", "rna")
-_TF32 = Format(19, 10, 127, 0xFF << 10, 0x3FFFF)
+TF32 = Format(19, 10, 127, 0xFF << 10, 0x3FFFF)
 
 
 @builds("cvt")
@@ -414,7 +414,7 @@ def _tf32(spec: Spec, mode: str, relu: bool, satfinite: bool) -> Form:
 
     def run(*operands: Any) -> Array:
         bits = operands[0]
-        result = narrow(bits, _TF32, mode, satfinite) << np.uint32(13)
+        result = narrow(bits, TF32, mode, satfinite) << np.uint32(13)
         if mode == "rna":
             nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
             # an H200's .satfinite moves every pattern above the largest number one step down, including NaN

@@ -101,8 +101,8 @@ def rectify16(bits: Array) -> Array:
 # a smaller result rounds, with an unlimited exponent range, to less than the smallest normal number
 _NORMAL32, _NORMAL16 = 2.0**-126, 2.0**-14
 _ZERO = np.zeros((), np.float32)
-_BELOW32 = {"rn": _NORMAL32 * (1 - 2.0**-25), "rz": _NORMAL32, "away": _NORMAL32 * (1 - 2.0**-24)}
-_BELOW16 = _NORMAL16 * (1 - 2.0**-12)
+BELOW32 = {"rn": _NORMAL32 * (1 - 2.0**-25), "rz": _NORMAL32, "away": _NORMAL32 * (1 - 2.0**-24)}
+BELOW16 = _NORMAL16 * (1 - 2.0**-12)
 
 
 def _flush_result32(bits: Array, exact: Callable[[], Array], mode: str) -> Array:
@@ -115,10 +115,10 @@ def _flush_result32(bits: Array, exact: Callable[[], Array], mode: str) -> Array
         return bits
     size = np.abs(exact())
     if mode in ("rn", "rz"):
-        below = size < _BELOW32[mode]
+        below = size < BELOW32[mode]
     else:
         away = (bits >> np.uint32(31)) == (np.uint32(1) if mode == "rm" else np.uint32(0))
-        below = np.where(away, size <= _BELOW32["away"], size < _BELOW32["rz"])
+        below = np.where(away, size <= BELOW32["away"], size < BELOW32["rz"])
     return np.where(smallest & below, bits & np.uint32(0x80000000), bits)
 
 
@@ -186,7 +186,7 @@ def _form16(
             bits = flush16(bits)
             smallest = (bits & np.uint16(0x7FFF)) == np.uint16(0x0400)
             if exact is not None and some(smallest):
-                below = np.abs(exact(*[value.astype(F64) for value in values])) < _BELOW16
+                below = np.abs(exact(*[value.astype(F64) for value in values])) < BELOW16
                 bits = np.where(smallest & below, bits & np.uint16(0x8000), bits)
         if relu:
             bits = rectify16(bits)

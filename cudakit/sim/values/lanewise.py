@@ -35,7 +35,7 @@ UNSIGNED: dict[int, np.dtype[Any]] = {8: U16, 16: U16, 32: U32, 64: U64}
 SIGNED: dict[int, np.dtype[Any]] = {16: S16, 32: S32, 64: S64}
 
 _PACKED = {"f16x2": 32, "bf16x2": 32, "u16x2": 32, "s16x2": 32, "bf16": 16, "tf32": 32, "e4m3x2": 16, "e5m2x2": 16}
-_AFTER_TYPE = ("relu", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
+AFTER_TYPE = ("relu", "f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 
 
 @lru_cache(maxsize=256)
@@ -92,7 +92,7 @@ class Spec(Modifiers):
 
     def __init__(self, instruction: Instruction) -> None:
         super().__init__(instruction)
-        if self.rest and self.rest[-1] in _AFTER_TYPE:  # max.s32.relu, prmt.b32.f4e
+        if self.rest and self.rest[-1] in AFTER_TYPE:  # max.s32.relu, prmt.b32.f4e
             self.rest.insert(0, self.rest.pop())
         self.destinations, self.sources = flatten(instruction)
 
