@@ -11,19 +11,22 @@ import pytest
 
 from cudakit.compile.machine_code import MachineCode
 
-LAUNCH = """
+LAUNCH = '''
 import numpy as np
 import cudakit
 from cudakit.sim.machine import engine
 
-source = "extern \\"C\\" __global__ void twice(float* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; }"
+# __sinf is numpy's, at an address of the process
+source = """extern "C" __global__ void twice(float* x, int n) {
+    if (threadIdx.x < n) x[threadIdx.x] = 2 * x[threadIdx.x] + __sinf(0 * x[threadIdx.x]);
+}"""
 with cudakit.Device("sim", fresh=True) as device:
     kernel = device.compile(source=source, name="twice.cu")["twice"]
     x = device.array(np.arange(40, dtype=np.float32))
     kernel.launch(device.default_stream, grid=1, block=64, args=(x, 40))
     assert (x.numpy() == 2 * np.arange(40)).all()
     print(sum(one.compiled_launches for one in engine._engines.values()))
-"""
+'''
 
 
 @pytest.fixture

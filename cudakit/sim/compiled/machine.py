@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 
 from cudakit.sim.compiled import kept_code
 from cudakit.sim.compiled.ir import Module
+from cudakit.sim.compiled.numpy_loops import PREFIX, callers
 from cudakit.sim.compiled.runtime import runtime
 
 RUN_BLOCKS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -69,13 +70,17 @@ def kept(name: str, module: Module) -> bytes | None:
 class Machine:
     """The machine code of a module, held as long as this object."""
 
-    def __init__(self, module: Module, name: str, *, speed: int) -> None:
-        """``name``: that of its file in the store of machine code; ``speed``: LLVM's level of optimisation."""
-        code = kept(name, module)
+    def __init__(self, module: Module, name: str = "", *, speed: int) -> None:
+        """``name``: that of its file in the store of machine code, "" if it is not kept; ``speed``: LLVM's level of
+        optimisation."""
+        if any(declared.startswith(PREFIX) for declared in module.declared):
+            _link_numpy()
+        code = kept(name, module) if name else None
         if code is None:
             text = module.text()
             code = _compile(text, 0 if module.lines() > _LARGE else 2, speed)
-            kept_code.write(name, _circumstances() + text, code)
+            if name:
+                kept_code.write(name, _circumstances() + text, code)
         # one target machine per module: the execution engine owns it, and frees it
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(2))
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -111,8 +116,17 @@ def _compile(text: str, level: int, speed: int) -> bytes:
 @cache
 def shared_machine() -> Machine:
     """The machine code of the runtime; kernels find its functions by their names."""
-    module = _runtime()
-    made = Machine(module, kept_code.name_of("runtime", _circumstances()), speed=2)
+    return _linked(_runtime(), Machine(_runtime(), kept_code.name_of("runtime", _circumstances()), speed=2))
+
+
+@cache
+def _link_numpy() -> Machine:
+    """The functions that call numpy's loops."""
+    module = callers()
+    return _linked(module, Machine(module, speed=1))
+
+
+def _linked(module: Module, made: Machine) -> Machine:
     for name in module.defined:
         llvm.add_symbol(name, made.address(name))
     return made

@@ -1,4 +1,8 @@
-"""Machine code that calls numpy's own loops: a transcendental function has the bits of the interpreter only so."""
+"""Machine code that calls numpy's own loops: a transcendental function has the bits of the interpreter only so.
+
+The addresses of the loops are those of this process, so kernels call them through functions of a module of their own,
+which is not kept (kept_code.py).
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.sim.compiled.ir import Value, lanes
+from cudakit.sim.compiled.ir import Module, Value, lanes
 from cudakit.sim.compiled.lanewise import Unsupported
+from cudakit.sim.values.approximations import FUNCTIONS
 
+# of the names of the functions that call the loops
+PREFIX = "numpy_"
 # numpy changes this name if the layout of the structure changes
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 
@@ -58,8 +65,7 @@ def _loop(function: np.ufunc) -> _Loop | None:
 
 def applied(function: np.ufunc, value: Value) -> Value:
     """A numpy function of f64 values; raises Unsupported if its loop cannot be called."""
-    loop = _loop(function)
-    if loop is None:
+    if _loop(function) is None:
         raise Unsupported(f"numpy.{function.__name__}")
     code = value.code
     count = max(lanes(value.kind), 1)
@@ -71,8 +77,20 @@ def applied(function: np.ufunc, value: Value) -> Value:
     # the number of values, and the strides
     for place, number in enumerate((count, 8, 8)):
         sizes.at(8 * place).store(code.const("i64", number))
-    address, context, auxiliary = (
-        code.pointer(code.const("i64", one)) for one in (loop.function, loop.context, loop.auxiliary)
-    )
-    code.call_pointer(address, "i32", context, data, sizes, sizes.at(8), auxiliary)
+    code.call(PREFIX + function.__name__, "i32", data, sizes, sizes.at(8))
     return made.load(value.kind)
+
+
+def callers() -> Module:
+    """A function for each numpy function with a loop, which calls the loop."""
+    module = Module()
+    for function, _ in FUNCTIONS.values():
+        loop = _loop(function)
+        if loop is None:
+            continue
+        with module.function(PREFIX + function.__name__, "i32", data="ptr", count="ptr", strides="ptr") as code:
+            address, context, auxiliary = (
+                code.pointer(code.const("i64", one)) for one in (loop.function, loop.context, loop.auxiliary)
+            )
+            code.return_(code.call_pointer(address, "i32", context, code.data, code.count, code.strides, auxiliary))
+    return module
