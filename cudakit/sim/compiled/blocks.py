@@ -1,49 +1,10 @@
-"""Machine code for what concerns warps and blocks: shuffles, barriers, and the loop over the blocks of a grid."""
+"""Machine code for what concerns blocks: barriers, and the loop over the blocks of a grid."""
 
 from __future__ import annotations
 
 from cudakit.sim.compiled.context import I32, address, get, put
 from cudakit.sim.compiled.ir import Code, Module
-from cudakit.sim.compiled.layout import BAIL, EXITED, FINE, LANES, MOST_TIME, STATE_BYTES, WAITING
-
-
-def _shuffle(module: Module) -> None:
-    """shfl.sync by all active lanes. ``mode``: 0 up, 1 down, 2 bfly, 3 idx; ``lane_of``, ``control``: the operands
-    b and c per lane. ``found``: receives the bits of the lanes whose source is in range. BAIL if a lane reads a lane
-    that is not active."""
-    arguments = {
-        "mode": "i32",
-        "source": "ptr",
-        "lane_of": "ptr",
-        "control": "ptr",
-        "out": "ptr",
-        "mask": "i32",
-        "found": "ptr",
-    }
-    with module.function("shuffle", "i32", **arguments) as c:
-        result, valid, absent = c.array("i32", LANES), c.variable("i32", 0), c.variable("i1", 0)
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            b, control = c.lane_of.at(at).load("i32") & 31, c.control.at(at).load("i32")
-            clamp, segment = control & 31, (control >> 8) & 31
-            most = (lane & segment) | (clamp & ~segment)
-            least = lane & segment
-            up, down, bfly = lane - b, lane + b, lane ^ b
-            idx = least | (b & ~segment)
-            other = c.mode.eq(0).select(up, c.mode.eq(1).select(down, c.mode.eq(2).select(bfly, idx)))
-            inside = c.mode.eq(0).select(other.is_("sge", most), other.is_("sle", most))
-            other = inside.select(other, lane)
-            bit = c.const("i32", 1) << other
-            absent.value = absent.value | (bit & c.mask).eq(0)
-            result.at(at).store(c.source.at((other & 31).to("i64") * 4).load("i32"))
-            valid.value = valid.value | (inside.to("i32") << lane)
-        with c.if_(absent.value, rare=True):
-            c.return_(BAIL)
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            c.out.at(at).store(result.at(at).load("i32"))
-        c.found.store(valid.value)
-        c.return_(FINE)
+from cudakit.sim.compiled.layout import BAIL, EXITED, FINE, MOST_TIME, STATE_BYTES, WAITING
 
 
 def _run_block(module: Module) -> None:
@@ -144,4 +105,4 @@ def _run_blocks(module: Module) -> None:
         c.return_(FINE)
 
 
-FUNCTIONS = (_shuffle, _run_block, _run_blocks)
+FUNCTIONS = (_run_block, _run_blocks)
