@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cudakit.sim.compiled.arithmetic import WRITERS, Unsupported
 from cudakit.sim.compiled.context import I32, conditions, get, put
-from cudakit.sim.compiled.layout import EXITED, JUMPS, LANES, WAITING
+from cudakit.sim.compiled.layout import ANYONE, COUNT, EVERY, EXITED, JUMPS, LANES, PER_LANE, WAITING
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.compiled.warp_operations import WARP_OPERATIONS, WarpWriter
 from cudakit.sim.lockstep.control import TIRED
@@ -141,11 +141,28 @@ class BlockWriter(WarpWriter):
 
     def _barrier(self, ending: Instruction) -> None:
         kernel, code = self.kernel, self.code
-        number = ending.operands[0] if len(ending.operands) == 1 else None
-        plain = set(ending.modifiers) <= {"sync", "aligned", "cta"} and "sync" in ending.modifiers
-        if not plain or not isinstance(number, Immediate) or number.bits:
+        reduce = self.block.barrier.reduce
+        operands = ending.operands[1:-1] if reduce else ending.operands
+        number = operands[0] if len(operands) == 1 else None
+        allowed = {"sync", "aligned", "cta"} | ({"red", reduce, "pred", "u32"} if reduce else set())
+        waits = self.block.barrier.waits and set(ending.modifiers) <= allowed
+        if not waits or not isinstance(number, Immediate) or number.bits:
             raise Unsupported(ending.name)
         self.bail_if(~kernel.alone)
         self._count(ending)
+        if reduce:
+            self._vote_at_barrier(ending, reduce)
         self._move_to(self.block.fall | WAITING)
         code.line("ret i32 1")
+
+    def _vote_at_barrier(self, ending: Instruction, reduce: str) -> None:
+        """Add the lanes to the votes of the barrier, whose result run_block sets once all threads have arrived."""
+        kernel, code = self.kernel, self.code
+        target, predicate = ending.operands[0], ending.operands[-1]
+        if not isinstance(target, Register) or kernel.bits(target.name) != (32 if reduce == "popc" else 1):
+            raise Unsupported(ending.name)
+        put(code, "votes", get(code, "votes") + code.ones(self._voters(predicate)).to("i64"))
+        put(code, "voters", get(code, "voters") + kernel.lanes)
+        put(code, "reduced", kernel.places[target.name])
+        form = {"popc": COUNT, "and": EVERY, "or": ANYONE}[reduce]
+        put(code, "reduction", form + PER_LANE * kernel.varies(target.name))

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from cudakit.sim.compiled.context import I32, address, get, put
-from cudakit.sim.compiled.ir import Code, Module
-from cudakit.sim.compiled.layout import BAIL, EXITED, FINE, MOST_TIME, STATE_BYTES, WAITING
+from cudakit.sim.compiled.ir import Code, Module, Value
+from cudakit.sim.compiled.layout import (
+    BAIL,
+    COUNT,
+    EVERY,
+    EXITED,
+    FINE,
+    LANES,
+    MOST_TIME,
+    PER_LANE,
+    STATE_BYTES,
+    WAITING,
+)
 
 
 def _run_block(module: Module) -> None:
@@ -35,12 +46,38 @@ def _run_block(module: Module) -> None:
             with c.if_(get(c, "exited").ne(0), rare=True):
                 c.return_(BAIL)
             _pass_barrier(c)
+            with c.if_(get(c, "reduction").ne(0)):
+                _set_results(c)
             with c.for_(warps) as number:
                 state = states.at(number * STATE_BYTES)
                 places = state.load(I32, 32)
                 woken = places & (WAITING - 1)
                 state.store(places.lt(EXITED).select(woken, places), 32)
         c.return_(FINE)
+
+
+def _set_results(c: Code) -> None:
+    """Set the result of a barrier that reduces a predicate, in all warps."""
+    how, votes = get(c, "reduction"), get(c, "votes")
+    form = how & (PER_LANE - 1)
+    held = form.eq(EVERY).select(votes.eq(get(c, "voters")), votes.ne(0))
+    with c.for_(get(c, "warps")) as number:
+        place = address(c, "registers").at(number * get(c, "register_bytes")).at(get(c, "reduced"))
+
+        def per_lane(place: Value = place) -> None:
+            bits = held.select(c.const("i32", -1), c.const("i32", 0))
+            c.either(
+                form.eq(COUNT),
+                lambda: place.store(votes.to("i32").splat(LANES), 32),
+                lambda: place.store(bits),
+            )
+
+        def one(place: Value = place) -> None:
+            c.either(form.eq(COUNT), lambda: place.store(votes.to("i32")), lambda: place.store(held.to("i8")))
+
+        c.either(how.ge(PER_LANE), per_lane, one)
+    for name in ("reduction", "votes", "voters"):
+        put(c, name, 0)
 
 
 def _pass_barrier(c: Code) -> None:
@@ -96,6 +133,9 @@ def _run_blocks(module: Module) -> None:
                 ("looks", 8),
                 ("pending_count", 0),
                 ("exited", 0),
+                ("reduction", 0),
+                ("votes", 0),
+                ("voters", 0),
             ):
                 put(c, name, start)
             status = c.call("run_block", "i32", c.context, c.warp)

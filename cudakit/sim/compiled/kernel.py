@@ -67,7 +67,8 @@ class KernelWriter(KernelCode):
         code.line(f"ret i32 {BAIL}")
 
     def _group(self, block: BasicBlock) -> None:
-        """Assign the loads of shared memory to groups: equal base and size, and no store in between."""
+        """Assign the loads of shared memory to groups: equal base and size, offsets that differ by multiples of the size,
+        and no store in between."""
         versions: dict[str, int] = {}
         stores = 0
         groups: dict[tuple[object, ...], Group] = {}
@@ -77,10 +78,14 @@ class KernelWriter(KernelCode):
                 if instruction.opcode == "ld":
                     base, offset = parts_of(instruction.operands[1])
                     name = base.name if isinstance(base, (Register, Symbol)) else None
-                    key = (name, versions.get(name or "", 0), stores, access.size, access.counted, access.paired)
+                    rest = offset % access.size
+                    # a load with a guard is a group of its own
+                    alone = None if instruction.guard is None else id(instruction)
+                    version = versions.get(name or "", 0)
+                    key = (name, version, stores, access.size, access.counted, access.paired, rest, alone)
                     if key not in groups:
                         place = self.place(Counted("shared", access.counted))
-                        groups[key] = Group(place, access.size, access.counted * 2 + access.paired)
+                        groups[key] = Group(place, access.size, access.counted * 2 + access.paired, rest)
                     groups[key].offsets.append(offset)
                     self.counted[groups[key].place].sites.append(access.site)
                     self.grouped[id(instruction)] = groups[key]

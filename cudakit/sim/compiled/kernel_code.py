@@ -31,14 +31,16 @@ class Counted:
 
 @dataclass
 class Group:
-    """Loads of shared memory with one base, which are checked and counted together."""
+    """Loads of shared memory with one base, which are checked and counted together. ``rest``: the remainder of their
+    offsets divided by their size."""
 
     place: int
     size: int
     kind: int
+    rest: int
     offsets: list[int] = field(default_factory=list)
     begun: bool = False
-    # set when the group is begun: the byte offsets of the lanes, and how they lie
+    # set when the group is begun: the byte offsets of the lanes' bases plus the rest, and how they lie
     scratch: Value = field(init=False)
     lie: Value = field(init=False)
 

@@ -37,6 +37,9 @@ CONTEXT = _numbered(
     # whether a warp has jumped backwards as often as makes the interpreter's fragments yield, and whether one has with
     # other lanes of its warp elsewhere
     *("tired", "parted"),
+    # a barrier that reduces a predicate of all threads: how, the place of the result's register, the threads for which
+    # the predicate is true, and all threads
+    *("reduction", "reduced", "votes", "voters"),
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
 SHIFTS = round_up(8 * len(CONTEXT), 64)
@@ -67,5 +70,8 @@ BLOCK, GLOBAL_TIME, GLOBAL_SEVERAL, GLOBAL_THREAD = 34, 12, 10, (1 << 10) - 1
 MOST_TIME = (1 << (BLOCK - GLOBAL_TIME)) - 1
 # the results of functions that can fail: the interpreter must run the launch
 FINE, BAIL = 0, -1
+# the reductions of a barrier, and the form of the result's register: bits per lane or one byte, numbers or one number
+COUNT, EVERY, ANYONE = 1, 2, 3
+PER_LANE = 4
 # the order of the offsets of a shared access in each vector of WIDTH lanes
 ANYHOW, EQUAL, IN_A_ROW = 0, 1, 2
