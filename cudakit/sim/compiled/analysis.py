@@ -117,6 +117,20 @@ class Uniformity:
         return found
 
 
+def repeats(program: Program, index: int) -> bool:
+    """Whether a block is in a loop: a thread may execute it several times."""
+    blocks, found = program.blocks, set()
+    todo = list(follows(blocks[index]))
+    while todo:
+        block = todo.pop()
+        if block == index:
+            return True
+        if block < len(blocks) and block not in found:
+            found.add(block)
+            todo += follows(blocks[block])
+    return False
+
+
 def _postdominators(edges: list[list[int]]) -> list[int]:
     """The immediate postdominator of each block; -1 if the sides meet at the end only."""
     n = len(edges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cudakit.sim.compiled.arithmetic import WRITERS, Unsupported
+from cudakit.sim.compiled.atomics import ATOMICS
 from cudakit.sim.compiled.context import I32, conditions, get, put
 from cudakit.sim.compiled.layout import ANYONE, COUNT, EVERY, EXITED, JUMPS, LANES, PER_LANE, WAITING
 from cudakit.sim.compiled.operands import RegisterOperands
@@ -65,6 +66,8 @@ class BlockWriter(WarpWriter):
             return self._load(instruction)
         if opcode == "st":
             return self._store(instruction)
+        if opcode in ATOMICS:
+            return self._atomic(instruction)
         if opcode in WARP_OPERATIONS:
             return self._warp(instruction)
         if opcode == "pragma":

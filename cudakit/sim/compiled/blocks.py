@@ -84,6 +84,7 @@ def _pass_barrier(c: Code) -> None:
     now = get(c, "now")
     put(c, "floor", now)
     put(c, "now", now + 1)
+    put(c, "phase", get(c, "phase") + 1)
     with c.if_(now.gt(MOST_TIME - 64), rare=True):
         c.return_(BAIL)
     put(c, "pending_count", 0)
@@ -136,6 +137,7 @@ def _run_blocks(module: Module) -> None:
                 ("reduction", 0),
                 ("votes", 0),
                 ("voters", 0),
+                ("phase", 0),
             ):
                 put(c, name, start)
             status = c.call("run_block", "i32", c.context, c.warp)

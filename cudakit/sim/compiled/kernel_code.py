@@ -13,7 +13,7 @@ from cudakit.sim.compiled.ir import Code, Module, Value
 from cudakit.sim.compiled.layout import CONTEXT, LANES, SITE_BYTES, WIDTH
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import round_up
-from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.program import Program, unread
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
 from cudakit.sim.values.lanewise import width
@@ -27,6 +27,15 @@ class Counted:
     kind: str
     size: int
     sites: list[Site] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """An atomic: its state space ("shared", "global"), and the operation and type if its updates commute with those of
+    others of the same; None if the order of the lanes decides its results."""
+
+    space: str
+    commutes: tuple[str, str] | None
 
 
 @dataclass
@@ -51,7 +60,7 @@ class KernelCode:
     ``accesses`` and ``sites`` are the interpreter's, by the id of their instruction; ``address_of`` returns the address
     of a variable within its space; ``shared_granule`` is the number of bytes of shared memory that are checked
     together. ``counted`` are the places of the table of sites, ``found`` the accesses to global memory that remember an
-    allocation.
+    allocation, ``updates`` the atomics. ``ordered``: the order of the lanes decides the results of one of these.
     """
 
     # set while the kernel is written: its code, the vector of the current loop, pointers and words of the context, and
@@ -62,6 +71,7 @@ class KernelCode:
     shared: Value
     site_table: Value
     caches: Value
+    atomics: Value
     counts: Value
     limit: Value
     vectors: Value
@@ -71,6 +81,7 @@ class KernelCode:
     next: Value
     alone: Value
     together: Value
+    ordered: bool
 
     def __init__(
         self,
@@ -87,6 +98,8 @@ class KernelCode:
         self.uniformity = Uniformity(program)
         self.counted: list[Counted] = []
         self.found: list[MemoryAccess] = []
+        self.updates: list[Updates] = []
+        self.unread = unread(program)
         self.places: dict[str, int] = {}
         # registers that may be read before they are written, and the places of the masks of the lanes that wrote them
         unset = [name for name, slot in program.slots.items() if slot in program.unset]

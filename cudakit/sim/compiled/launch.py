@@ -9,15 +9,19 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.atomics import ATOMICS
 from cudakit.sim.compiled.ir import Module
 from cudakit.sim.compiled.kernel import KernelWriter
 from cudakit.sim.compiled.layout import (
+    ATOMIC,
+    ATOMIC_BYTES,
     BAIL,
     CACHE,
     CACHE_BYTES,
@@ -83,7 +87,9 @@ class CompiledKernel:
             raise Unsupported(source.refusal)
         program = source.program
         owners = (getattr(value, "__self__", None) for value in program.namespace.values())
-        accesses = {id(one.site.instruction): one for one in owners if isinstance(one, MemoryAccess)}
+        # those of atomics are an attribute of their owners
+        known = (one if isinstance(one, MemoryAccess) else getattr(one, "access", None) for one in owners)
+        accesses = {id(one.site.instruction): one for one in known if isinstance(one, MemoryAccess)}
         own = {id(instruction) for instruction in program.function.instructions}
         sites = {id(site.instruction): site for site in source.sites if id(site.instruction) in own}
         self._module = Module()
@@ -159,8 +165,11 @@ class _Launch:
             ("counts", 24 * len(writer.program.blocks)),
             ("registers", writer.register_bytes * warps),
             ("states", STATE_BYTES * warps),
+            ("atomics", ATOMIC_BYTES * max(len(writer.updates), 1)),
         ):
             self._keep(name, size)
+        self.atomics = self.kept["atomics"].view(np.int64).reshape(-1, ATOMIC_BYTES // 8)
+        self.atomics[:, ATOMIC["low"] // 8] = np.iinfo(np.int64).max
         self._keep("pending", PENDING_BYTES * (PENDING_MOST + 1), None)
         places = self._keep("start_states", STATE_BYTES * warps).view(np.int32).reshape(warps, -1)
         if config.threads % LANES:
@@ -206,7 +215,8 @@ class _Launch:
             # in parts, so that an interrupt (Ctrl-C) has to wait for a part only
             count, started = min(step, blocks - first), perf_counter()
             status = self.kernel.run_blocks(self.context.ctypes.data, self.kernel.warp, first, first + count)
-            if status != FINE or self.error is not None or self._counts_would_differ():
+            different = self._counts_would_differ() or self._order_would_differ()
+            if status != FINE or self.error is not None or different:
                 for allocation, store in self.saved.items():
                     allocation.store[:] = store
                 if self.error is not None:
@@ -224,6 +234,21 @@ class _Launch:
         tired, parted = (self.words[CONTEXT[name] // 8] for name in ("tired", "parted"))
         return self.launch.counting and bool(tired and parted)
 
+    def _order_would_differ(self) -> bool:
+        """Whether the interpreter might execute atomics in another order that has other results: of several on the same
+        bytes that do not commute, or of lanes that wait for a long loop."""
+        updates = self.kernel.writer.updates
+        low, high = (self.atomics[:, ATOMIC[name] // 8].tolist() for name in ("low", "high"))
+        used = [number for number in range(len(updates)) if low[number] < high[number]]
+        if self.words[CONTEXT["tired"] // 8] and any(updates[number].commutes is None for number in used):
+            return True
+        for one, other in combinations(used, 2):
+            meet = low[one] < high[other] and low[other] < high[one]
+            alike = updates[one].commutes is not None and updates[one] == updates[other]
+            if meet and updates[one].space == updates[other].space and not alike:
+                return True
+        return False
+
     def _find(self, pointer: int, low: int, end: int) -> int:
         """Find the allocation of an access, for its place in ``caches`` at ``pointer``."""
         try:
@@ -235,7 +260,8 @@ class _Launch:
     def _found(self, pointer: int, low: int, end: int) -> int:
         number = (pointer - self.caches.ctypes.data) // CACHE_BYTES
         access = self.kernel.writer.found[number]
-        stores = access.site.instruction.opcode == "st"
+        opcode = access.site.instruction.opcode
+        stores, updates = opcode in ("st", *ATOMICS), opcode in ATOMICS
         try:
             allocation = self.launch.space.covering(low, end - low)
         except MemoryFault:
@@ -263,7 +289,7 @@ class _Launch:
                 self.caches[same, CACHE["reads"] // 8] = reads
             elif allocation in self.reads:
                 reads = self._table(self.reads, allocation)
-        if "init" in self.launch.checks and not stores:
+        if "init" in self.launch.checks and (updates or not stores):
             found = allocation.undefined_bytes()
             if found is not None:
                 self.stores.append(found)
@@ -307,12 +333,12 @@ class _Launch:
             return
         table = self.kept["sites"].view(np.int64).reshape(-1, SITE_BYTES // 8)
         for counted, row in zip(writer.counted, table.tolist(), strict=False):
-            requests, lanes, cost, ideal, worst = (
-                row[SITE[name] // 8] for name in ("requests", "lanes", "cost", "ideal", "worst")
-            )
+            requests, lanes, cost, ideal, worst, depth, deepest = (row[place // 8] for place in SITE.values())
             # a load that ptxas merges with its neighbours is counted at the first of them
             for site in counted.sites if requests and (counted.size or counted.kind == "other") else ():
                 tally = run.tally(site)
+                tally.depth += depth
+                tally.worst_depth = max(tally.worst_depth, deepest)
                 if counted.kind == "other":
                     tally.requests += requests
                     tally.lanes += lanes

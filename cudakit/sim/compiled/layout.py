@@ -40,16 +40,22 @@ CONTEXT = _numbered(
     # a barrier that reduces a predicate of all threads: how, the place of the result's register, the threads for which
     # the predicate is true, and all threads
     *("reduction", "reduced", "votes", "voters"),
+    # the table of atomics, and the barriers that the block has passed
+    *("atomics", "phase"),
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
 SHIFTS = round_up(8 * len(CONTEXT), 64)
 CONTEXT_BYTES = SHIFTS + 4 * LANES
-# per site: how often, by how many lanes; and the cost: sectors or wavefronts, the least possible, the worst
-SITE = _numbered("requests", "lanes", "cost", "ideal", "worst")
+# per site: how often, by how many lanes; and the cost: sectors or wavefronts, the least possible, the worst; of atomics
+# the lanes at the most contended address, and the most of them
+SITE = _numbered("requests", "lanes", "cost", "ideal", "worst", "depth", "deepest")
 SITE_BYTES = 64
 # per global access: the allocation that it found last. `flags`: whether its accesses need checks
 CACHE = _numbered("base", "low", "high", "writes", "reads", "undefined", "shift", "flags")
 CACHE_BYTES = 64
+# per atomic: the bytes that it has accessed, and the barriers that its block had passed before, plus 1
+ATOMIC = _numbered("low", "high", "phase")
+ATOMIC_BYTES = 32
 # per warp: the place of each lane in the program (32 numbers of 4 bytes), the time of its last bar.warp.sync, and its
 # backward jumps
 SYNCED, JUMPS = 128, 136
@@ -63,11 +69,13 @@ PENDING_BYTES, PENDING_MOST = 192, 4096
 PATTERN = {"mask": 0, "kind": 4, "passes": 8, "fewest": 12, "worst": 16, "offsets": 64}
 PATTERN_BYTES, PATTERNS = 192, 256
 # A word of a table of shared accesses is time << 16 | several << 14 | thread, a word of a table of global accesses
-# (block + 1) << 34 | time << 12 | several << 10 | thread. `several`: 0 one thread, 1 threads of one warp (global: of
-# one block), 2 others.
+# (block + 1) << 34 | time << 12 | several << 10 | thread. `several` of reads: 0 one thread, 1 threads of one warp
+# (global: of one block), 2 others; of writes: 0 a store, 1 to 3 atomics by as many.
 TIME, SEVERAL, THREAD = 16, 14, (1 << 14) - 1
 BLOCK, GLOBAL_TIME, GLOBAL_SEVERAL, GLOBAL_THREAD = 34, 12, 10, (1 << 10) - 1
 MOST_TIME = (1 << (BLOCK - GLOBAL_TIME)) - 1
+# what an access does
+LOADS, STORES, UPDATES = 0, 1, 2
 # the results of functions that can fail: the interpreter must run the launch
 FINE, BAIL = 0, -1
 # the reductions of a barrier, and the form of the result's register: bits per lane or one byte, numbers or one number

@@ -5,7 +5,7 @@ The checks are coarser than those of ``sim/checks/shared_memory.py``, never fine
 
 from __future__ import annotations
 
-from cudakit.sim.compiled.context import I32, I64, address, conditions, get, put, scatter
+from cudakit.sim.compiled.context import I32, I64, address, conditions, get, note_atomic, put, scatter
 from cudakit.sim.compiled.ir import Code, Module, Value, Variable
 from cudakit.sim.compiled.layout import (
     ANYHOW,
@@ -71,10 +71,10 @@ def _enter_row(c: Code, bases: Value, offset: Value, left: Variable, table: Valu
 
 
 def _unordered(c: Code, old: Value, me: Value, lowest: Value, synced: Value) -> Value:
-    """Whether an earlier access by one thread is not ordered before an access by ``me``."""
-    who = old & THREAD
-    ordered = (who >> 5).eq(me >> 5) & old.le(synced)
-    return old.gt(lowest) & who.ne(me) & ~ordered
+    """Whether an earlier store, or earlier atomics, are not ordered before an access by ``me``."""
+    who, several = old & THREAD, (old >> SEVERAL) & 3
+    ordered = (who >> 5).eq(me >> 5) & old.le(synced) & several.ne(3)
+    return old.gt(lowest) & (who.ne(me) | several.ge(2)) & ~ordered
 
 
 def _marks(c: Code) -> tuple[Value, Value]:
@@ -231,4 +231,57 @@ def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
         c.return_(BAIL)
 
 
-FUNCTIONS = (_flush, _shared_group, _shared_store)
+def _shared_atomic(module: Module) -> None:
+    """The checks and counts of an atomic on one element of ``width`` bytes per lane. ``hosts``: receives the host's
+    addresses; ``table``: the atomic's place in the table of atomics; ``reads``: the old values matter."""
+    arguments = {"bases": "ptr", "start": "i32", "mask": "i32", "width": "i32", "kind": "i32", "reads": "i1"}
+    arguments |= {"hosts": "ptr", "table": "ptr", "thread": "i32", "site": "ptr"}
+    with module.function("shared_atomic", "i32", context="ptr", state="ptr", **arguments) as c:
+        sane = _sane(c)
+        _within(c, sane, c.const("i32", 0), c.width, c.width - 1)
+        out, places = c.array("i32", LANES), c.array("i64", LANES)
+        out.store(sane, 32)
+        places.store(sane.to("i64"), 32)
+        with c.if_(get(c, "checked").ne(0)):
+            _check_atomic(c, out)
+        with c.if_(get(c, "counting").ne(0)):
+            c.call("count_shared", "void", c.context, c.site, out, c.mask, c.kind)
+        note_atomic(c, places, c.width.to("i64"))
+        c.hosts.store(places.load(I64, 32) + get(c, "shared").splat(LANES), 32)
+        c.return_(FINE)
+
+
+def _check_atomic(c: Code, out: Value) -> None:
+    shift = get(c, "shared_shift").to("i32")
+    with c.if_(get(c, "pending_count").ne(0)):
+        c.call("flush", "void", c.context)
+    writes, reads = address(c, "writes"), address(c, "reads")
+    lowest, _ = _marks(c)
+    now = get(c, "now")
+    put(c, "last_write", now)
+    any_reads = get(c, "last_read").gt(get(c, "floor"))
+    init = get(c, "init").ne(0) & c.reads
+    wrong = c.variable("i1", 0)
+    wrong.value = 0
+    with c.each_bit(c.mask) as lane:
+        cell = out.at(lane.to("i64") * 4).load("i32") >> shift
+        me = (c.thread + lane).to("i64")
+        with c.for_(c.width >> shift) as number:
+            place = (cell + number).to("i64") * 8
+            old = writes.at(place).load("i64")
+            who, several, recent = old & THREAD, (old >> SEVERAL) & 3, old.gt(lowest)
+            # after an atomic nothing remains of a store, so it must be by the same thread or before the last barrier
+            wrong.value = wrong.value | (recent & several.eq(0) & who.ne(me)) | (init & old.eq(0))
+            near = (who >> 5).eq(me >> 5) & several.ne(3)
+            many = near.select(who.eq(me).select(several, 2), c.const("i64", 3))
+            many = (recent & several.ne(0)).select(many, c.const("i64", 1))
+            writes.at(place).store((now << TIME) | (many << SEVERAL) | me)
+            with c.if_(any_reads):
+                old = reads.at(place).load("i64")
+                several, who = (old >> SEVERAL) & 3, old & THREAD
+                wrong.value = wrong.value | (old.gt(lowest) & ~(several.eq(0) & who.eq(me)))
+    with c.if_(wrong.value, rare=True):
+        c.return_(BAIL)
+
+
+FUNCTIONS = (_flush, _shared_group, _shared_store, _shared_atomic)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cudakit.sim.compiled.accesses import AccessWriter
 from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.atomics import AtomicWriter
 from cudakit.sim.compiled.context import I32, bump, conditions, get, put
 from cudakit.sim.compiled.ir import Value
 from cudakit.sim.compiled.kernel_code import Counted
@@ -23,7 +23,7 @@ def _member_mask(instruction: Instruction) -> Operand | None:
     return instruction.operands[place]
 
 
-class WarpWriter(AccessWriter):
+class WarpWriter(AtomicWriter):
     """Writes the warp operations of a basic block."""
 
     def _gather(self) -> None:
@@ -42,6 +42,10 @@ class WarpWriter(AccessWriter):
         wait = code.new_label()
         code.branch(missing, wait, on, rare=True)
         code.label(wait)
+        if kernel.ordered:
+            # other lanes would execute atomics before these
+            code.jump("bail")
+            code.label(code.new_label())
         self._move_to(self.index | DEFERRED)
         code.jump("schedule")
         code.label(on)
