@@ -12,8 +12,8 @@ from cudakit.sim.compiled.kernel_code import Counted, Group
 from cudakit.sim.compiled.layout import CACHE_BYTES, CHUNKS, EQUAL, FINE, IN_A_ROW, LANES, WIDTH
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.compiled.steps import StepWriter
-from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import SHARED_START
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol, Vector
 from cudakit.sim.ptx.modifiers import EVICTION_L1, LOAD_CACHES, PREFETCH_SIZES, STORE_CACHES
 from cudakit.sim.values.lanewise import width
@@ -85,7 +85,7 @@ class AccessWriter(StepWriter):
         self._flush()
         access = kernel.access(instruction)
         base, offset = parts_of(source)
-        place, cache = self._global_site(access)
+        place, cache = self._global_site(access.site, access.size)
         kind = instruction.modifiers[-1]
         if self._is_uniform(base):
             address = self.uniform.read(base, "u64") + offset
@@ -110,12 +110,12 @@ class AccessWriter(StepWriter):
         """Call a function of the runtime that can fail."""
         self.bail_if(self.code.call(name, "i32", self.code.context, *arguments).ne(FINE))
 
-    def _global_site(self, access: MemoryAccess) -> tuple[Value, Value]:
+    def _global_site(self, site: Site, size: int) -> tuple[Value, Value]:
         """The places of an access to global memory in the table of sites and in that of allocations."""
         kernel = self.kernel
         cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
-        kernel.found.append(access)
-        return kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site]))), cache
+        kernel.found.append(site)
+        return kernel.site_pointer(kernel.place(Counted("global", size, [site]))), cache
 
     @contextmanager
     def _guarded(self, instruction: Instruction) -> Iterator[Value]:
@@ -331,7 +331,7 @@ class AccessWriter(StepWriter):
                 arguments = (code.state, bases, start, mask, kernel.vectors, *shape, kind, code.thread, place)
                 self._call("shared_store", *arguments)
             return
-        place, cache = self._global_site(access)
+        place, cache = self._global_site(access.site, access.size)
         bases = self._spread(base, "u64")
         with self._guarded(instruction) as mask:
             arguments = (cache, bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)

@@ -94,7 +94,7 @@ class AtomicWriter(AccessWriter):
                 self._call("shared_atomic", *checked)
                 self._update(form, mask, hosts, values, out)
             return
-        site, cache = self._global_site(access)
+        site, cache = self._global_site(access.site, access.size)
         bases = self._spread(base, "u64")
         one, ordered = code.const("i32", 1), code.const("i1", form.commutes is None)
         with self._guarded(instruction) as mask:

@@ -68,6 +68,8 @@ class BlockWriter(WarpWriter):
             return self._store(instruction)
         if opcode in ATOMICS:
             return self._atomic(instruction)
+        if opcode == "cp":
+            return self._copy(instruction)
         if opcode in WARP_OPERATIONS:
             return self._warp(instruction)
         if opcode == "pragma":

@@ -138,6 +138,7 @@ def _run_blocks(module: Module) -> None:
                 ("votes", 0),
                 ("voters", 0),
                 ("phase", 0),
+                ("flying", 0),
             ):
                 put(c, name, start)
             status = c.call("run_block", "i32", c.context, c.warp)

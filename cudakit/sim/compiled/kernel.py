@@ -95,5 +95,7 @@ class KernelWriter(KernelCode):
                     self.grouped[id(instruction)] = groups[key]
                 else:
                     stores += 1
+            elif instruction.opcode in ATOMICS or instruction.opcode == "cp":
+                stores += 1
             for register in writes_of(instruction):
                 versions[register.name] = versions.get(register.name, 0) + 1

@@ -59,8 +59,9 @@ class KernelCode:
 
     ``accesses`` and ``sites`` are the interpreter's, by the id of their instruction; ``address_of`` returns the address
     of a variable within its space; ``shared_granule`` is the number of bytes of shared memory that are checked
-    together. ``counted`` are the places of the table of sites, ``found`` the accesses to global memory that remember an
-    allocation, ``updates`` the atomics. ``ordered``: the order of the lanes decides the results of one of these.
+    together. ``counted`` are the places of the table of sites, ``found`` the sites of the accesses to global memory
+    that remember an allocation, ``updates`` the atomics. ``ordered``: the order of the lanes decides the results of one
+    of these; ``copies``: there are asynchronous copies.
     """
 
     # set while the kernel is written: its code, the vector of the current loop, pointers and words of the context, and
@@ -88,7 +89,7 @@ class KernelCode:
         module: Module,
         program: Program,
         accesses: Mapping[int, MemoryAccess],
-        sites: Mapping[int, Site],
+        sites: Mapping[int, list[Site]],
         param_offsets: Mapping[str, int],
         address_of: Callable[[str], int],
         shared_granule: int,
@@ -97,8 +98,9 @@ class KernelCode:
         self.accesses, self.sites, self.param_offsets, self.address_of = accesses, sites, param_offsets, address_of
         self.uniformity = Uniformity(program)
         self.counted: list[Counted] = []
-        self.found: list[MemoryAccess] = []
+        self.found: list[Site] = []
         self.updates: list[Updates] = []
+        self.copies = False
         self.unread = unread(program)
         self.places: dict[str, int] = {}
         # registers that may be read before they are written, and the places of the masks of the lanes that wrote them

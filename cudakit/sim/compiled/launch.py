@@ -27,6 +27,8 @@ from cudakit.sim.compiled.layout import (
     CACHE_BYTES,
     CONTEXT,
     CONTEXT_BYTES,
+    COPIES_MOST,
+    COPY_BYTES,
     EXITED,
     FINE,
     LANES,
@@ -91,7 +93,10 @@ class CompiledKernel:
         known = (one if isinstance(one, MemoryAccess) else getattr(one, "access", None) for one in owners)
         accesses = {id(one.site.instruction): one for one in known if isinstance(one, MemoryAccess)}
         own = {id(instruction) for instruction in program.function.instructions}
-        sites = {id(site.instruction): site for site in source.sites if id(site.instruction) in own}
+        sites: dict[int, list[Site]] = {}
+        for site in source.sites:
+            if id(site.instruction) in own:
+                sites.setdefault(id(site.instruction), []).append(site)
         self._module = Module()
         self.writer = KernelWriter(
             self._module, program, accesses, sites, source.param_offsets, source.address_of, source.shared_granule
@@ -171,6 +176,7 @@ class _Launch:
         self.atomics = self.kept["atomics"].view(np.int64).reshape(-1, ATOMIC_BYTES // 8)
         self.atomics[:, ATOMIC["low"] // 8] = np.iinfo(np.int64).max
         self._keep("pending", PENDING_BYTES * (PENDING_MOST + 1), None)
+        self._keep("copies", COPY_BYTES * COPIES_MOST * warps * writer.copies, None)
         places = self._keep("start_states", STATE_BYTES * warps).view(np.int32).reshape(warps, -1)
         if config.threads % LANES:
             places[-1, config.threads % LANES : LANES] = EXITED
@@ -199,7 +205,8 @@ class _Launch:
             "patterns": kernel.patterns.ctypes.data,
             "step_limit": min(config.step_limit, 1 << 62),
             "counting": config.counting,
-            "checked": self.checked,
+            # of shared memory: without the checks a copy would be seen before it has been waited for
+            "checked": self.checked or writer.copies,
             "init": "init" in run.checks,
         }
         for name, value in values.items():
@@ -259,15 +266,15 @@ class _Launch:
 
     def _found(self, pointer: int, low: int, end: int) -> int:
         number = (pointer - self.caches.ctypes.data) // CACHE_BYTES
-        access = self.kernel.writer.found[number]
-        opcode = access.site.instruction.opcode
+        instruction = self.kernel.writer.found[number].instruction
+        opcode = instruction.opcode
         stores, updates = opcode in ("st", *ATOMICS), opcode in ATOMICS
         try:
             allocation = self.launch.space.covering(low, end - low)
         except MemoryFault:
             return BAIL
         may_change = self.written is None or allocation in self.written
-        cached = "nc" in access.site.instruction.modifiers and may_change
+        cached = "nc" in instruction.modifiers and may_change
         large = may_change and len(allocation.store) > _MOST_SAVED
         bounds = allocation.bounds
         first, last = (allocation.address, allocation.end) if bounds is None else (bounds.start, bounds.end)

@@ -42,6 +42,8 @@ CONTEXT = _numbered(
     *("reduction", "reduced", "votes", "voters"),
     # the table of atomics, and the barriers that the block has passed
     *("atomics", "phase"),
+    # the copies to shared memory that have not been waited for, and their number in the block
+    *("copies", "flying"),
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
 SHIFTS = round_up(8 * len(CONTEXT), 64)
@@ -56,15 +58,18 @@ CACHE_BYTES = 64
 # per atomic: the bytes that it has accessed, and the barriers that its block had passed before, plus 1
 ATOMIC = _numbered("low", "high", "phase")
 ATOMIC_BYTES = 32
-# per warp: the place of each lane in the program (32 numbers of 4 bytes), the time of its last bar.warp.sync, and its
-# backward jumps
-SYNCED, JUMPS = 128, 136
+# per warp: the place of each lane in the program (32 numbers of 4 bytes), the time of its last bar.warp.sync, its
+# backward jumps, the groups of copies that it has committed, and its copies that have not been waited for
+SYNCED, JUMPS, COMMITTED, COPIES = 128, 136, 144, 152
 STATE_BYTES = 192
 # places that are not blocks of the program
 EXITED, WAITING, DEFERRED = 0x7FFFFFFF, 0x40000000, 0x20000000
 # loads of shared memory of which the next barrier decides whether they matter
 PENDING = {"time": 0, "mask": 8, "thread": 12, "offsets": 16, "count": 24, "bases": 64}
 PENDING_BYTES, PENDING_MOST = 192, 4096
+# copies to shared memory that have not been waited for, per warp: their group, lanes, granules per lane and offsets
+COPY = {"group": 0, "mask": 8, "count": 12, "offsets": 64}
+COPY_BYTES, COPIES_MOST = 192, 256
 # patterns of shared requests and their wavefronts
 PATTERN = {"mask": 0, "kind": 4, "passes": 8, "fewest": 12, "worst": 16, "offsets": 64}
 PATTERN_BYTES, PATTERNS = 192, 256
@@ -72,6 +77,8 @@ PATTERN_BYTES, PATTERNS = 192, 256
 # (block + 1) << 34 | time << 12 | several << 10 | thread. `several` of reads: 0 one thread, 1 threads of one warp
 # (global: of one block), 2 others; of writes: 0 a store, 1 to 3 atomics by as many.
 TIME, SEVERAL, THREAD = 16, 14, (1 << 14) - 1
+# in a word of a table of shared accesses: a copy will write there that has not been waited for
+IN_FLIGHT = 1 << 62
 BLOCK, GLOBAL_TIME, GLOBAL_SEVERAL, GLOBAL_THREAD = 34, 12, 10, (1 << 10) - 1
 MOST_TIME = (1 << (BLOCK - GLOBAL_TIME)) - 1
 # what an access does

@@ -10,9 +10,15 @@ from cudakit.sim.compiled.ir import Code, Module, Value, Variable
 from cudakit.sim.compiled.layout import (
     ANYHOW,
     BAIL,
+    COMMITTED,
+    COPIES,
+    COPIES_MOST,
+    COPY,
+    COPY_BYTES,
     EQUAL,
     FINE,
     IN_A_ROW,
+    IN_FLIGHT,
     LANES,
     PENDING,
     PENDING_BYTES,
@@ -71,10 +77,10 @@ def _enter_row(c: Code, bases: Value, offset: Value, left: Variable, table: Valu
 
 
 def _unordered(c: Code, old: Value, me: Value, lowest: Value, synced: Value) -> Value:
-    """Whether an earlier store, or earlier atomics, are not ordered before an access by ``me``."""
+    """Whether an earlier store or atomics are not ordered before an access by ``me``, or a copy is in flight."""
     who, several = old & THREAD, (old >> SEVERAL) & 3
     ordered = (who >> 5).eq(me >> 5) & old.le(synced) & several.ne(3)
-    return old.gt(lowest) & (who.ne(me) | several.ge(2)) & ~ordered
+    return (old.gt(lowest) & (who.ne(me) | several.ge(2)) & ~ordered) | old.ge(IN_FLIGHT)
 
 
 def _marks(c: Code) -> tuple[Value, Value]:
@@ -94,7 +100,7 @@ def _shared_group(module: Module) -> None:
         c.out.store(sane, 32)
         _within(c, sane, c.lowest, c.highest, c.odd)
         with c.if_(get(c, "checked").ne(0)):
-            recent = get(c, "last_write").gt(get(c, "floor"))
+            recent = get(c, "last_write").gt(get(c, "floor")) | get(c, "flying").ne(0)
             with c.if_(recent | get(c, "full").eq(0)):
                 _check_loads(c)
             with c.if_(get(c, "pending_count").ge(PENDING_MOST), rare=True):
@@ -160,9 +166,19 @@ def _check_loads(c: Code) -> None:
 
 def _shared_store(module: Module) -> None:
     """A store to shared memory: ``elements`` of ``width`` bytes. ``values``: the addresses of their registers."""
+    _write_store(module, "shared_store", flight=0)
+
+
+def _shared_copy(module: Module) -> None:
+    """A copy to shared memory, as ``shared_store``. The bytes are written at once, since nothing may access them before
+    the copy has been waited for."""
+    _write_store(module, "shared_copy", flight=IN_FLIGHT)
+
+
+def _write_store(module: Module, name: str, flight: int) -> None:
     arguments = {"bases": "ptr", "start": "i32", "mask": "i32", "values": "ptr", "elements": "i32", "width": "i32"}
     arguments |= {"kind": "i32", "thread": "i32", "site": "ptr"}
-    with module.function("shared_store", "i32", context="ptr", state="ptr", **arguments) as c:
+    with module.function(name, "i32", context="ptr", state="ptr", **arguments) as c:
         sane = _sane(c)
         size = c.elements * c.width
         _within(c, sane, c.const("i32", 0), size, size - 1)
@@ -172,7 +188,9 @@ def _shared_store(module: Module) -> None:
         row = first.splat(LANES) + c.lane_numbers("i32", LANES, 4)
         plain = (sane - row).reduce("or").eq(0) & c.mask.eq(-1) & c.elements.eq(1) & c.width.eq(4)
         with c.if_(get(c, "checked").ne(0)):
-            _check_store(c, out, size, plain)
+            _check_store(c, out, size, plain, flight)
+            if flight:
+                _remember_copy(c, sane, size)
         with c.if_(get(c, "counting").ne(0)):
             c.call("count_shared", "void", c.context, c.site, out, c.mask, c.kind)
         memory = address(c, "shared")
@@ -191,7 +209,55 @@ def _store_after_reads(c: Code, reads: Value, lowest: Value, wrong: Variable) ->
     wrong.value = fine.bits("i32").ne(-1)
 
 
-def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
+def _remember_copy(c: Code, sane: Value, size: Value) -> None:
+    number = c.state.at(COPIES).load("i64")
+    with c.if_(number.ge(COPIES_MOST), rare=True):
+        c.return_(BAIL)
+    c.state.at(COPIES).store(number + 1)
+    put(c, "flying", get(c, "flying") + 1)
+    first = (c.thread >> 5).to("i64") * COPIES_MOST
+    record = address(c, "copies").at((first + number) * COPY_BYTES)
+    granules = size >> get(c, "shared_shift").to("i32")
+    for name, value in (("group", c.state.at(COMMITTED).load("i64")), ("mask", c.mask), ("count", granules)):
+        record.at(COPY[name]).store(value)
+    record.at(COPY["offsets"]).store(sane, 32)
+
+
+def _land(module: Module) -> None:
+    """Wait for the copies of a warp in the groups below ``limit``: they count as stores made now. BAIL if a lane that
+    issued one does not wait."""
+    with module.function("land", "i32", context="ptr", state="ptr", mask="i32", limit="i64", thread="i32") as c:
+        count, left = c.state.at(COPIES).load("i64"), c.variable("i64", 0)
+        left.value = 0
+        records = address(c, "copies").at((c.thread >> 5).to("i64") * (COPIES_MOST * COPY_BYTES))
+        writes, shift, now = address(c, "writes"), get(c, "shared_shift").to("i32"), get(c, "now")
+        with c.for_(count) as number:
+            record = records.at(number * COPY_BYTES)
+
+            def stay(record: Value = record) -> None:
+                size, false = c.const("i64", COPY_BYTES), c.const("i1", 0)
+                to = records.at(left.value * COPY_BYTES)
+                c.call("llvm.memmove.p0.p0.i64", "void", to, record, size, false)
+                left.value = left.value + 1
+
+            def land(record: Value = record) -> None:
+                lanes = record.at(COPY["mask"]).load("i32")
+                with c.if_((lanes & ~c.mask).ne(0), rare=True):
+                    c.return_(BAIL)
+                with c.each_bit(lanes) as lane:
+                    cell = record.at(COPY["offsets"]).at(lane.to("i64") * 4).load("i32") >> shift
+                    word = (now << TIME) | (c.thread + lane).to("i64")
+                    with c.for_(record.at(COPY["count"]).load("i32")) as granule:
+                        writes.at((cell + granule).to("i64") * 8).store(word)
+                put(c, "last_write", now)
+                put(c, "flying", get(c, "flying") - 1)
+
+            c.either(record.at(COPY["group"]).load("i64").is_("slt", c.limit), land, stay)
+        c.state.at(COPIES).store(left.value)
+        c.return_(FINE)
+
+
+def _check_store(c: Code, out: Value, size: Value, plain: Value, flight: int) -> None:
     shift = get(c, "shared_shift").to("i32")
     with c.if_(get(c, "pending_count").ne(0)):
         c.call("flush", "void", c.context)
@@ -209,7 +275,7 @@ def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
         with c.if_(any_reads):
             _store_after_reads(c, reads.at(first), lowest, wrong)
         with c.if_(latest.le(lowest) & ~wrong.value):
-            word = (now << TIME) | c.thread.to("i64")
+            word = (now << TIME) | flight | c.thread.to("i64")
             writes.at(first).store(word.splat(LANES) + c.lane_numbers("i64", LANES), 8)
             left.value = 0
         wrong.value = 0
@@ -219,7 +285,7 @@ def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
         with c.for_(size >> shift) as number:
             place = (cell + number).to("i64") * 8
             old = writes.at(place).load("i64")
-            writes.at(place).store((now << TIME) | me)
+            writes.at(place).store((now << TIME) | flight | me)
             wrong.value = wrong.value | _unordered(c, old, me, lowest, synced)
             with c.if_(any_reads):
                 old = reads.at(place).load("i64")
@@ -271,7 +337,8 @@ def _check_atomic(c: Code, out: Value) -> None:
             old = writes.at(place).load("i64")
             who, several, recent = old & THREAD, (old >> SEVERAL) & 3, old.gt(lowest)
             # after an atomic nothing remains of a store, so it must be by the same thread or before the last barrier
-            wrong.value = wrong.value | (recent & several.eq(0) & who.ne(me)) | (init & old.eq(0))
+            against = (recent & several.eq(0) & who.ne(me)) | old.ge(IN_FLIGHT)
+            wrong.value = wrong.value | against | (init & old.eq(0))
             near = (who >> 5).eq(me >> 5) & several.ne(3)
             many = near.select(who.eq(me).select(several, 2), c.const("i64", 3))
             many = (recent & several.ne(0)).select(many, c.const("i64", 1))
@@ -284,4 +351,4 @@ def _check_atomic(c: Code, out: Value) -> None:
         c.return_(BAIL)
 
 
-FUNCTIONS = (_flush, _shared_group, _shared_store, _shared_atomic)
+FUNCTIONS = (_flush, _shared_group, _shared_store, _shared_copy, _land, _shared_atomic)

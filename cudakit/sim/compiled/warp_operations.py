@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from cudakit.sim.compiled.arithmetic import Unsupported
-from cudakit.sim.compiled.atomics import AtomicWriter
+from cudakit.sim.compiled.async_copies import CopyWriter
 from cudakit.sim.compiled.context import I32, bump, conditions, get, put
 from cudakit.sim.compiled.ir import Value
 from cudakit.sim.compiled.kernel_code import Counted
 from cudakit.sim.compiled.layout import DEFERRED, EXITED, FINE, LANES, SYNCED
 from cudakit.sim.compiled.warps import REDUCTIONS
-from cudakit.sim.ptx.ir import Instruction, Negated, Operand, Pair, Register
+from cudakit.sim.ptx.ir import Instruction, Operand, Pair, Register
 from cudakit.sim.ptx.opcodes import row_of
 
 WARP_OPERATIONS = ("shfl", "vote", "match", "redux", "activemask", "bar")
@@ -23,7 +23,7 @@ def _member_mask(instruction: Instruction) -> Operand | None:
     return instruction.operands[place]
 
 
-class WarpWriter(AtomicWriter):
+class WarpWriter(CopyWriter):
     """Writes the warp operations of a basic block."""
 
     def _gather(self) -> None:
@@ -76,9 +76,9 @@ class WarpWriter(AtomicWriter):
     def _count(self, instruction: Instruction) -> None:
         """Count an instruction that has a site and does not access memory."""
         kernel = self.kernel
-        site = kernel.sites.get(id(instruction))
-        if site is not None:
-            table = kernel.site_pointer(kernel.place(Counted("other", 0, [site])))
+        sites = kernel.sites.get(id(instruction), [])
+        if sites:
+            table = kernel.site_pointer(kernel.place(Counted("other", 0, sites[-1:])))
             bump(self.code, table, "requests", 1)
             bump(self.code, table, "lanes", kernel.lanes)
 
@@ -113,17 +113,6 @@ class WarpWriter(AtomicWriter):
         self.bail_if(status.ne(FINE))
         if isinstance(found, Register):
             self._set_predicate(found, bits.load("i32"))
-
-    def _voters(self, operand: Operand | None) -> Value:
-        """The active lanes whose predicate is true, as bits."""
-        kernel, code = self.kernel, self.code
-        negated = isinstance(operand, Negated)
-        source = operand.register if isinstance(operand, Negated) else operand
-        if isinstance(source, Register) and kernel.varies(source.name):
-            bits = kernel.register(source.name).load("i32")
-        else:
-            bits = self.uniform.read(source, "pred").select(code.const("i32", -1), code.const("i32", 0))
-        return (~bits if negated else bits) & kernel.mask
 
     def _vote(self, instruction: Instruction) -> None:
         kernel, code = self.kernel, self.code
