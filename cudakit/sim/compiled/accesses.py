@@ -19,17 +19,20 @@ from cudakit.sim.ptx.modifiers import EVICTION_L1, LOAD_CACHES, PREFETCH_SIZES, 
 from cudakit.sim.values.lanewise import width
 
 _CACHE_HINTS = frozenset((*LOAD_CACHES, *STORE_CACHES, *EVICTION_L1, *PREFETCH_SIZES, "nc", "weak"))
-_SPACES = frozenset(("global", "shared", "shared::cta", "const"))
+_SPACES = frozenset(("global", "shared", "shared::cta", "const", "local"))
 
 
 def space_of(instruction: Instruction) -> str:
-    """The state space of a load or store: "shared", "param", or "global", which includes generic and constant."""
+    """The state space of a load or store: "shared", "local", "param", or "global", which includes generic and
+    constant."""
     for modifier in instruction.modifiers:
         if modifier in ("shared", "shared::cta"):
             return "shared"
         if modifier.startswith("param"):
             return "param"
-        if modifier in ("local", "shared::cluster"):
+        if modifier == "local":
+            return "local"
+        if modifier == "shared::cluster":
             raise Unsupported(instruction.name)
     return "global"
 
@@ -85,8 +88,18 @@ class AccessWriter(StepWriter):
         self._flush()
         access = kernel.access(instruction)
         base, offset = parts_of(source)
-        place, cache = self._global_site(access.site, access.size)
         kind = instruction.modifiers[-1]
+        if space == "local":
+            site = kernel.site_pointer(kernel.place(Counted("local", access.size, [access.site])))
+            bases = self._spread(base, "u64")
+            shape = [code.const("i32", number) for number in (count, size)]
+            with self._guarded(instruction) as mask:
+                scratch = self._targets(targets, size)
+                local = (bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, site)
+                self._call("local_load", *local)
+                self._extend(scratch, kind, mask)
+            return
+        place, cache = self._global_site(access.site, access.size)
         if self._is_uniform(base):
             address = self.uniform.read(base, "u64") + offset
             whole = code.const("i64", access.size)
@@ -330,6 +343,13 @@ class AccessWriter(StepWriter):
             with self._guarded(instruction) as mask:
                 arguments = (code.state, bases, start, mask, kernel.vectors, *shape, kind, code.thread, place)
                 self._call("shared_store", *arguments)
+            return
+        if space == "local":
+            place = kernel.site_pointer(kernel.place(Counted("local", access.size, [access.site])))
+            bases = self._spread(base, "u64")
+            with self._guarded(instruction) as mask:
+                local = (bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)
+                self._call("local_store", *local)
             return
         place, cache = self._global_site(access.site, access.size)
         bases = self._spread(base, "u64")

@@ -115,7 +115,10 @@ def _run_blocks(module: Module) -> None:
             size = get(c, "warps") * STATE_BYTES
             c.call("llvm.memcpy.p0.p0.i64", "void", address(c, "states"), address(c, "start_states"), size, false)
             words = get(c, "shared_cells") * 8
+            threads = get(c, "warps") * get(c, "local_stride")
             fill = (
+                (address(c, "local"), -1, get(c, "init").eq(0).select(threads * LANES, 0)),
+                (address(c, "local_written"), 0, threads * 4),
                 (address(c, "shared"), -1, get(c, "shared_bytes")),
                 (address(c, "writes"), 0, words),
                 (address(c, "reads"), 0, words),

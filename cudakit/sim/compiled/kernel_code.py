@@ -21,8 +21,8 @@ from cudakit.sim.values.lanewise import width
 
 @dataclass
 class Counted:
-    """The meaning of a place in the table of sites: requests of ``size`` bytes per lane in shared or global memory
-    ("shared", "global"), or other instructions ("other"), for one site or for several with equal counts."""
+    """The meaning of a place in the table of sites: requests of ``size`` bytes per lane in one state space ("shared",
+    "global", "local"), or other instructions ("other"), for one site or for several with equal counts."""
 
     kind: str
     size: int
@@ -155,6 +155,8 @@ class KernelCode:
         raise Unsupported("this operand")
 
     def symbol(self, name: str) -> int:
+        if name in self.program.local_offsets:
+            return self.program.local_offsets[name]
         try:
             return self.address_of(name)
         except KeyError:

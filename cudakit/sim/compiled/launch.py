@@ -88,6 +88,8 @@ class CompiledKernel:
         if source.refusal:
             raise Unsupported(source.refusal)
         program = source.program
+        if program.kept:
+            raise Unsupported("parameters in local memory")
         owners = (getattr(value, "__self__", None) for value in program.namespace.values())
         # those of atomics are an attribute of their owners
         known = (one if isinstance(one, MemoryAccess) else getattr(one, "access", None) for one in owners)
@@ -176,6 +178,9 @@ class _Launch:
         self.atomics = self.kept["atomics"].view(np.int64).reshape(-1, ATOMIC_BYTES // 8)
         self.atomics[:, ATOMIC["low"] // 8] = np.iinfo(np.int64).max
         self._keep("pending", PENDING_BYTES * (PENDING_MOST + 1), None)
+        local = round_up(run.local_bytes, 32) * warps
+        self._keep("local", LANES * local, None)
+        self._keep("local_written", 4 * local, None)
         self._keep("copies", COPY_BYTES * COPIES_MOST * warps * writer.copies, None)
         places = self._keep("start_states", STATE_BYTES * warps).view(np.int32).reshape(warps, -1)
         if config.threads % LANES:
@@ -200,6 +205,8 @@ class _Launch:
             "shared_shift": shared_shift,
             "global_shift": self.global_shift,
             "warps": warps,
+            "local_limit": run.local_bytes,
+            "local_stride": round_up(run.local_bytes, 32),
             "register_bytes": writer.register_bytes,
             "unset_bytes": writer.unset_bytes,
             "patterns": kernel.patterns.ctypes.data,
@@ -354,6 +361,9 @@ class _Launch:
                     tally.global_bytes += lanes * counted.size
                     tally.sectors += cost
                     tally.ideal_sectors += ideal
+                elif counted.kind == "local":
+                    tally.local_requests += requests
+                    tally.local_bytes += lanes * counted.size
                 else:
                     tally.wavefront_requests += requests
                     tally.shared_bytes += lanes * counted.size

@@ -44,6 +44,8 @@ CONTEXT = _numbered(
     *("atomics", "phase"),
     # the copies to shared memory that have not been waited for, and their number in the block
     *("copies", "flying"),
+    # local memory and the lanes that have written it (local_memory.py), the bytes of a thread, and these rounded up
+    *("local", "local_written", "local_limit", "local_stride"),
 )
 # after them, a number per lane: by how much to shift a mask so that the lane's bit becomes the sign
 SHIFTS = round_up(8 * len(CONTEXT), 64)
