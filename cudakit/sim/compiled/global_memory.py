@@ -157,17 +157,20 @@ def _global_place(module: Module) -> None:
             count = c.ones(c.mask).to("i64")
             bump(c, c.site, "requests", 1)
             bump(c, c.site, "lanes", count)
-            bump(c, c.site, "ideal", (count * c.size + 31) >> 5)
+            cost, fewest = c.variable("i64", 0), (count * c.size + 31) >> 5
 
             def few() -> None:
-                bump(c, c.site, "cost", (high.value >> 5) - (low.value >> 5) + 1)
+                cost.value = (high.value >> 5) - (low.value >> 5) + 1
 
             def many() -> None:
-                bump(c, c.site, "cost", c.call("sectors", "i64", c.addresses, c.mask, low.value))
+                cost.value = c.call("sectors", "i64", c.addresses, c.mask, low.value)
 
             # lanes that do not take part may leave out a sector
             active = c.mask >> first
             c.either(in_row & (active & (active + 1)).eq(0), few, many)
+            bump(c, c.site, "cost", cost.value)
+            # fewer if lanes share bytes
+            bump(c, c.site, "ideal", fewest.gt(cost.value).select(cost.value, fewest))
         with c.if_(c.cache.at(CACHE["flags"]).load("i64").ne(0)):
             _check(c, c.addresses, c.does, in_row, BAIL)
         c.return_(in_row.to("i32"))
