@@ -150,17 +150,18 @@ def _within(c: Code, sane: Value, lowest: Value, highest: Value, odd: Value) -> 
 
 def _check_loads(c: Code) -> None:
     table, init = address(c, "writes"), get(c, "full").eq(0) & get(c, "init").ne(0)
-    lowest, synced = _marks(c)
-    shift = get(c, "shared_shift").to("i32")
-    wrong = c.variable("i1", 0)
+    lowest, synced = (mark.splat(LANES) for mark in _marks(c))
+    me = c.thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES)
+    unset = init.select(c.const("i64", 0), -1).splat(LANES)
+    shift = get(c, "shared_shift").to("i32").splat(LANES)
+    wrong = c.variable("i32", 0)
+    wrong.value = 0
     with c.for_(c.count) as place:
-        offset = c.offsets.at(place.to("i64") * 4).load("i32")
-        with c.each_bit(c.mask) as lane:
-            byte = c.out.at(lane.to("i64") * 4).load("i32") + offset
-            old = table.at((byte >> shift).to("i64") * 8).load("i64")
-            unset = old.eq(0) & init
-            wrong.value = wrong.value | unset | _unordered(c, old, (c.thread + lane).to("i64"), lowest, synced)
-    with c.if_(wrong.value, rare=True):
+        bytes_ = c.out.load(I32, 32) + c.offsets.at(place.to("i64") * 4).load("i32").splat(LANES)
+        cells = c.let(f"<{LANES} x ptr>", f"getelementptr i64, {table}, {(bytes_ >> shift).to(I64)}")
+        old = c.gather(I64, cells)
+        wrong.value = wrong.value | (old.eq(unset) | _unordered(c, old, me, lowest, synced)).bits("i32")
+    with c.if_((wrong.value & c.mask).ne(0), rare=True):
         c.return_(BAIL)
 
 

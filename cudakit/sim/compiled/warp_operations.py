@@ -109,7 +109,7 @@ class WarpWriter(CopyWriter):
         masks = code.const("ptr", None) if self._is_uniform(members) else self._spread(members, "b32")
         bits = code.array("i32", 1)
         mode = code.const("i32", _SHUFFLES[instruction.modifiers[1]])
-        status = code.call("shuffle", "i32", mode, *sources, masks, out, kernel.mask, bits)
+        status = code.call("shuffle", "i32", code.context, mode, *sources, masks, out, kernel.mask, bits)
         self.bail_if(status.ne(FINE))
         if isinstance(found, Register):
             self._set_predicate(found, bits.load("i32"))

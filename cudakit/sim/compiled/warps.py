@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cudakit.sim.compiled.context import I32, I64
+from cudakit.sim.compiled.context import I32, I64, conditions
 from cudakit.sim.compiled.ir import Module, Value, element
 from cudakit.sim.compiled.layout import BAIL, FINE, LANES
 
@@ -44,32 +44,35 @@ def _shuffle(module: Module) -> None:
         "mask": "i32",
         "found": "ptr",
     }
-    with module.function("shuffle", "i32", **arguments) as c:
-        result, valid, absent = c.array("i32", LANES), c.variable("i32", 0), c.variable("i1", 0)
-        members = c.variable("i32", 0)
-        members.value = c.mask
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            b, control = c.lane_of.at(at).load("i32") & 31, c.control.at(at).load("i32")
-            clamp, segment = control & 31, (control >> 8) & 31
-            most = (lane & segment) | (clamp & ~segment)
-            least = lane & segment
-            up, down, bfly = lane - b, lane + b, lane ^ b
-            idx = least | (b & ~segment)
-            other = c.mode.eq(0).select(up, c.mode.eq(1).select(down, c.mode.eq(2).select(bfly, idx)))
-            inside = c.mode.eq(0).select(other.is_("sge", most), other.is_("sle", most))
-            other = inside.select(other, lane)
-            with c.if_(c.masks.ne(None)):
-                members.value = c.masks.at(at).load("i32") & c.mask
-            absent.value = absent.value | ((c.const("i32", 1) << other) & members.value).eq(0)
-            result.at(at).store(c.source.at((other & 31).to("i64") * 4).load("i32"))
-            valid.value = valid.value | (inside.to("i32") << lane)
-        with c.if_(absent.value, rare=True):
+    with module.function("shuffle", "i32", context="ptr", **arguments) as c:
+        lane = c.lane_numbers("i32", LANES)
+        distance, control = c.lane_of.load(I32, 4) & 31, c.control.load(I32, 4)
+        clamp, segment = control & 31, (control >> 8) & 31
+        least = lane & segment
+        most = least | (clamp & ~segment)
+        other, inside = c.variable(I32, 0), c.variable(f"<{LANES} x i1>", 0)
+
+        def up() -> None:
+            other.value = lane - distance
+            inside.value = other.value.is_("sge", most)
+
+        def others() -> None:
+            towards = c.mode.eq(2).select(lane ^ distance, least | (distance & ~segment))
+            other.value = c.mode.eq(1).select(lane + distance, towards)
+            inside.value = other.value.is_("sle", most)
+
+        c.either(c.mode.eq(0), up, others)
+        source = inside.value.select(other.value, lane)
+        members = c.variable(I32, 0)
+        members.value = c.mask.splat(LANES)
+        with c.if_(c.masks.ne(None)):
+            members.value = members.value & c.masks.load(I32, 4)
+        present = ((members.value >> source) & 1).ne(0).bits("i32")
+        with c.if_((c.mask & ~present).ne(0), rare=True):
             c.return_(BAIL)
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            c.out.at(at).store(result.at(at).load("i32"))
-        c.found.store(valid.value)
+        places = c.let(f"<{LANES} x ptr>", f"getelementptr i32, {c.source}, {source.to(I64)}")
+        c.out.mix(conditions(c, c.mask, LANES), c.gather(I32, places), 4)
+        c.found.store(inside.value.bits("i32"))
         c.return_(FINE)
 
 
