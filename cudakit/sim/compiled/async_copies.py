@@ -32,37 +32,26 @@ class CopyWriter(AtomicWriter):
             raise Unsupported(instruction.name)
         loading, storing = sites
         kernel.copies = True
-        elements = size.bits // 4
-        for number in range(elements):
-            kernel.vectors.at(8 * number).store(code.array("i32", LANES))
         target, to = parts_of(instruction.operands[0])
         source, at = parts_of(instruction.operands[1])
         bases, given = self._spread(target, "u32"), self._spread(source, "u64")
         place, cache = self._global_site(loading, size.bits)
         shared = kernel.site_pointer(kernel.place(Counted("shared", size.bits, [storing])))
-        shape = [code.const("i32", number) for number in (elements, 4)]
+        hosts, zeros = code.array("i64", LANES), code.array("i32", 4)
+        shape = [code.const("i32", number) for number in (size.bits // 4, 4)]
         with self._guarded(instruction) as mask:
             reading = mask
             if len(instruction.operands) == 4:
                 # the other lanes copy zeros
-                for number in range(elements):
-                    kernel.vectors.at(8 * number).load("ptr").store(code.const(I32, 0), 32)
+                zeros.store(code.const("<4 x i32>", 0), 16)
+                hosts.store(zeros.convert("ptrtoint", "i64").splat(LANES), 32)
                 reading = self._reading(instruction.operands[3], size.bits, mask, instruction)
             with code.if_(reading.ne(0)):
-                self._call(
-                    "global_load",
-                    cache,
-                    given,
-                    code.const("i64", at),
-                    reading,
-                    kernel.vectors,
-                    *shape,
-                    code.thread,
-                    place,
-                )
+                loaded = (cache, given, code.const("i64", at), reading, *shape, hosts, code.thread, place)
+                self._call("copy_source", *loaded)
             start, kind = code.const("i32", SHARED_START - to), code.const("i32", 2 * size.bits)
-            stored = (code.state, bases, start, mask, kernel.vectors, *shape, kind, code.thread, shared)
-            self._call("shared_copy", *stored)
+            whole = code.const("i32", size.bits)
+            self._call("shared_copy", code.state, bases, start, mask, hosts, whole, kind, code.thread, shared)
 
     def _reading(self, limit: Operand | None, size: int, mask: Value, instruction: Instruction) -> Value:
         """The lanes of a mask that copy whole elements: the others copy only zeros. ``limit``: the bytes that each lane

@@ -191,7 +191,7 @@ _GLOBAL |= {"thread": "i32", "site": "ptr"}
 def _global_load(module: Module) -> None:
     """A load of global memory: ``elements`` of ``width`` bytes, into the registers at ``values``."""
     with module.function("global_load", "i32", context="ptr", **_GLOBAL) as c:
-        addresses, row, shift = _place(c, LOADS)
+        addresses, row, shift = place_access(c, LOADS)
         with c.if_(row.ne(0) & c.elements.eq(1) & c.width.eq(4) & c.mask.eq(-1)):
             values = c.pointer(addresses.load("i64") + shift).load(I32, 4)
             c.values.load("ptr").store(values, 32)
@@ -248,7 +248,7 @@ def _gather(c: Code, addresses: Value, shift: Value) -> None:
             to.mix(here, found.value, 4)
 
 
-def _place(c: Code, does: int) -> tuple[Value, Value, Value]:
+def place_access(c: Code, does: int) -> tuple[Value, Value, Value]:
     """Call ``global_place``; returns the addresses, whether they are in a row, and what to add for the host's."""
     addresses = c.array("i64", LANES)
     size = (c.elements * c.width).to("i64")
@@ -273,7 +273,7 @@ def _place(c: Code, does: int) -> tuple[Value, Value, Value]:
 def _global_store(module: Module) -> None:
     """A store to global memory, as ``global_load``."""
     with module.function("global_store", "i32", context="ptr", **_GLOBAL) as c:
-        addresses, row, shift = _place(c, STORES)
+        addresses, row, shift = place_access(c, STORES)
         with c.if_(row.ne(0) & c.elements.eq(1) & c.width.eq(4) & c.mask.eq(-1)):
             c.pointer(addresses.load("i64") + shift).store(c.values.load("ptr").load(I32, 32), 4)
             c.return_(FINE)
@@ -305,7 +305,7 @@ def _global_atomic(module: Module) -> None:
     arguments = {"cache": "ptr", "bases": "ptr", "offset": "i64", "mask": "i32", "elements": "i32", "width": "i32"}
     arguments |= {"hosts": "ptr", "table": "ptr", "ordered": "i1", "thread": "i32", "site": "ptr"}
     with module.function("global_atomic", "i32", context="ptr", **arguments) as c:
-        addresses, _, shift = _place(c, UPDATES)
+        addresses, _, shift = place_access(c, UPDATES)
         note_atomic(c, addresses, (c.elements * c.width).to("i64"))
         with c.if_(c.ordered):
             phase, place = get(c, "phase") + 1, c.table.at(ATOMIC["phase"])

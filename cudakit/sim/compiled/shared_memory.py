@@ -10,11 +10,6 @@ from cudakit.sim.compiled.ir import Code, Module, Value, Variable
 from cudakit.sim.compiled.layout import (
     ANYHOW,
     BAIL,
-    COMMITTED,
-    COPIES,
-    COPIES_MOST,
-    COPY,
-    COPY_BYTES,
     EQUAL,
     FINE,
     IN_A_ROW,
@@ -96,9 +91,9 @@ def _shared_group(module: Module) -> None:
     arguments = {"bases": "ptr", "start": "i32", "out": "ptr", "mask": "i32", "offsets": "ptr", "count": "i32"}
     arguments |= {"lowest": "i32", "highest": "i32", "odd": "i32", "kind": "i32", "thread": "i32", "site": "ptr"}
     with module.function("shared_group", "i32", context="ptr", state="ptr", **arguments) as c:
-        sane = _sane(c)
+        sane = sane_offsets(c)
         c.out.store(sane, 32)
-        _within(c, sane, c.lowest, c.highest, c.odd)
+        expect_within(c, sane, c.lowest, c.highest, c.odd)
         with c.if_(get(c, "checked").ne(0)):
             recent = get(c, "last_write").gt(get(c, "floor")) | get(c, "flying").ne(0)
             with c.if_(recent | get(c, "full").eq(0)):
@@ -129,14 +124,14 @@ def _shared_group(module: Module) -> None:
         c.return_(ANYHOW)
 
 
-def _sane(c: Code) -> Value:
+def sane_offsets(c: Code) -> Value:
     """The byte offsets of a shared access; inactive lanes have that of the first active one."""
     offsets = c.bases.load(I32, 32) - c.start.splat(LANES)
     first = offsets[c.first_bit(c.mask)]
     return conditions(c, c.mask, LANES).select(offsets, first.splat(LANES))
 
 
-def _within(c: Code, sane: Value, lowest: Value, highest: Value, odd: Value) -> None:
+def expect_within(c: Code, sane: Value, lowest: Value, highest: Value, odd: Value) -> None:
     """Bail out unless all accesses are aligned and in the block's memory."""
     bias = 1 << 31
     low = (sane ^ bias).reduce("umin") ^ bias
@@ -151,47 +146,33 @@ def _within(c: Code, sane: Value, lowest: Value, highest: Value, odd: Value) -> 
 def _check_loads(c: Code) -> None:
     table, init = address(c, "writes"), get(c, "full").eq(0) & get(c, "init").ne(0)
     lowest, synced = (mark.splat(LANES) for mark in _marks(c))
-    me = c.thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES)
+    me, _ = words_of(c, c.mask, 0)
     unset = init.select(c.const("i64", 0), -1).splat(LANES)
-    shift = get(c, "shared_shift").to("i32").splat(LANES)
-    wrong = c.variable("i32", 0)
+    wrong = c.variable(f"<{LANES} x i1>", 0)
     wrong.value = 0
     with c.for_(c.count) as place:
-        bytes_ = c.out.load(I32, 32) + c.offsets.at(place.to("i64") * 4).load("i32").splat(LANES)
-        cells = c.let(f"<{LANES} x ptr>", f"getelementptr i64, {table}, {(bytes_ >> shift).to(I64)}")
-        old = c.gather(I64, cells)
-        wrong.value = wrong.value | (old.eq(unset) | _unordered(c, old, me, lowest, synced)).bits("i32")
-    with c.if_((wrong.value & c.mask).ne(0), rare=True):
+        offsets = c.out.load(I32, 32) + c.offsets.at(place.to("i64") * 4).load("i32").splat(LANES)
+        old = c.gather(I64, cells_of(c, table, offsets))
+        wrong.value = wrong.value | old.eq(unset) | _unordered(c, old, me, lowest, synced)
+    with c.if_(wrong.value.bits("i32").ne(0), rare=True):
         c.return_(BAIL)
 
 
 def _shared_store(module: Module) -> None:
     """A store to shared memory: ``elements`` of ``width`` bytes. ``values``: the addresses of their registers."""
-    _write_store(module, "shared_store", flight=0)
-
-
-def _shared_copy(module: Module) -> None:
-    """A copy to shared memory, as ``shared_store``. The bytes are written at once, since nothing may access them before
-    the copy has been waited for."""
-    _write_store(module, "shared_copy", flight=IN_FLIGHT)
-
-
-def _write_store(module: Module, name: str, flight: int) -> None:
     arguments = {"bases": "ptr", "start": "i32", "mask": "i32", "values": "ptr", "elements": "i32", "width": "i32"}
     arguments |= {"kind": "i32", "thread": "i32", "site": "ptr"}
-    with module.function(name, "i32", context="ptr", state="ptr", **arguments) as c:
-        sane = _sane(c)
+    with module.function("shared_store", "i32", context="ptr", state="ptr", **arguments) as c:
+        sane = sane_offsets(c)
         size = c.elements * c.width
-        _within(c, sane, c.const("i32", 0), size, size - 1)
+        expect_within(c, sane, c.const("i32", 0), size, size - 1)
         out = c.array("i32", LANES)
         out.store(sane, 32)
         first = sane[0]
         row = first.splat(LANES) + c.lane_numbers("i32", LANES, 4)
         plain = (sane - row).reduce("or").eq(0) & c.mask.eq(-1) & c.elements.eq(1) & c.width.eq(4)
         with c.if_(get(c, "checked").ne(0)):
-            _check_store(c, out, size, plain, flight)
-            if flight:
-                _remember_copy(c, sane, size)
+            _check_store(c, out, size, plain)
         with c.if_(get(c, "counting").ne(0)):
             c.call("count_shared", "void", c.context, c.site, out, c.mask, c.kind)
         memory = address(c, "shared")
@@ -210,91 +191,71 @@ def _store_after_reads(c: Code, reads: Value, lowest: Value, wrong: Variable) ->
     wrong.value = fine.bits("i32").ne(-1)
 
 
-def _remember_copy(c: Code, sane: Value, size: Value) -> None:
-    number = c.state.at(COPIES).load("i64")
-    with c.if_(number.ge(COPIES_MOST), rare=True):
-        c.return_(BAIL)
-    c.state.at(COPIES).store(number + 1)
-    put(c, "flying", get(c, "flying") + 1)
-    first = (c.thread >> 5).to("i64") * COPIES_MOST
-    record = address(c, "copies").at((first + number) * COPY_BYTES)
-    granules = size >> get(c, "shared_shift").to("i32")
-    for name, value in (("group", c.state.at(COMMITTED).load("i64")), ("mask", c.mask), ("count", granules)):
-        record.at(COPY[name]).store(value)
-    record.at(COPY["offsets"]).store(sane, 32)
-
-
-def _land(module: Module) -> None:
-    """Wait for the copies of a warp in the groups below ``limit``: they count as stores made now. BAIL if a lane that
-    issued one does not wait."""
-    with module.function("land", "i32", context="ptr", state="ptr", mask="i32", limit="i64", thread="i32") as c:
-        count, left = c.state.at(COPIES).load("i64"), c.variable("i64", 0)
-        left.value = 0
-        records = address(c, "copies").at((c.thread >> 5).to("i64") * (COPIES_MOST * COPY_BYTES))
-        writes, shift, now = address(c, "writes"), get(c, "shared_shift").to("i32"), get(c, "now")
-        with c.for_(count) as number:
-            record = records.at(number * COPY_BYTES)
-
-            def stay(record: Value = record) -> None:
-                size, false = c.const("i64", COPY_BYTES), c.const("i1", 0)
-                to = records.at(left.value * COPY_BYTES)
-                c.call("llvm.memmove.p0.p0.i64", "void", to, record, size, false)
-                left.value = left.value + 1
-
-            def land(record: Value = record) -> None:
-                lanes = record.at(COPY["mask"]).load("i32")
-                with c.if_((lanes & ~c.mask).ne(0), rare=True):
-                    c.return_(BAIL)
-                with c.each_bit(lanes) as lane:
-                    cell = record.at(COPY["offsets"]).at(lane.to("i64") * 4).load("i32") >> shift
-                    word = (now << TIME) | (c.thread + lane).to("i64")
-                    with c.for_(record.at(COPY["count"]).load("i32")) as granule:
-                        writes.at((cell + granule).to("i64") * 8).store(word)
-                put(c, "last_write", now)
-                put(c, "flying", get(c, "flying") - 1)
-
-            c.either(record.at(COPY["group"]).load("i64").is_("slt", c.limit), land, stay)
-        c.state.at(COPIES).store(left.value)
-        c.return_(FINE)
-
-
-def _check_store(c: Code, out: Value, size: Value, plain: Value, flight: int) -> None:
+def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
     shift = get(c, "shared_shift").to("i32")
-    with c.if_(get(c, "pending_count").ne(0)):
-        c.call("flush", "void", c.context)
-    writes, reads = address(c, "writes"), address(c, "reads")
-    lowest, synced = _marks(c)
-    now = get(c, "now")
-    put(c, "last_write", now)
-    any_reads = get(c, "last_read").gt(get(c, "floor"))
-    wrong, left = c.variable("i1", 0), c.variable("i32", 0)
-    wrong.value = 0
-    left.value = c.mask
+    begin_store(c)
+    left = c.variable("i1", 1)
+    left.value = 1
     with c.if_(plain & shift.eq(2)):
+        writes, reads, wrong = address(c, "writes"), address(c, "reads"), c.variable("i1", 0)
+        lowest, _ = _marks(c)
+        wrong.value = 0
         first = (out.load("i32") >> 2).to("i64") * 8
         latest = writes.at(first).load(I64, 8).reduce("umax")
-        with c.if_(any_reads):
+        with c.if_(get(c, "last_read").gt(get(c, "floor"))):
             _store_after_reads(c, reads.at(first), lowest, wrong)
         with c.if_(latest.le(lowest) & ~wrong.value):
-            word = (now << TIME) | flight | c.thread.to("i64")
+            word = (get(c, "now") << TIME) | c.thread.to("i64")
             writes.at(first).store(word.splat(LANES) + c.lane_numbers("i64", LANES), 8)
             left.value = 0
-        wrong.value = 0
-    with c.each_bit(left.value) as lane:
-        cell = out.at(lane.to("i64") * 4).load("i32") >> shift
-        me = (c.thread + lane).to("i64")
-        with c.for_(size >> shift) as number:
-            place = (cell + number).to("i64") * 8
-            old = writes.at(place).load("i64")
-            writes.at(place).store((now << TIME) | flight | me)
-            wrong.value = wrong.value | _unordered(c, old, me, lowest, synced)
-            with c.if_(any_reads):
-                old = reads.at(place).load("i64")
-                several, who = (old >> SEVERAL) & 3, old & THREAD
-                mine = several.eq(0) & who.eq(me)
-                ordered = (who >> 5).eq(me >> 5) & several.ne(2) & old.le(synced)
-                wrong.value = wrong.value | (old.gt(lowest) & ~mine & ~ordered)
-    with c.if_(wrong.value, rare=True):
+    with c.if_(left.value):
+        enter_store(c, out.load(I32, 32), size, 0)
+
+
+def begin_store(c: Code) -> None:
+    """Enter the pending loads: a store follows, at the current time."""
+    with c.if_(get(c, "pending_count").ne(0)):
+        c.call("flush", "void", c.context)
+    put(c, "last_write", get(c, "now"))
+
+
+def cells_of(c: Code, table: Value, offsets: Value) -> Value:
+    """The places in a table of the words for byte offsets, per lane."""
+    cells = offsets >> get(c, "shared_shift").to("i32").splat(LANES)
+    return c.let(f"<{LANES} x ptr>", f"getelementptr i64, {table}, {cells.to(I64)}")
+
+
+def words_of(c: Code, mask: Value, flight: int) -> tuple[Value, Value]:
+    """The lanes' threads, and the words of their accesses now; inactive lanes have those of the first active one."""
+    threads = c.thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES)
+    first = threads[c.first_bit(mask)]
+    me = conditions(c, mask, LANES).select(threads, first.splat(LANES))
+    return me, me + ((get(c, "now") << TIME) | flight).splat(LANES)
+
+
+def enter_store(c: Code, sane: Value, size: Value, flight: int) -> None:
+    """Check and enter stores of ``size`` bytes at byte offsets, per lane. Bail out if the interpreter might report one,
+    or if two lanes store to one place."""
+    writes, reads = address(c, "writes"), address(c, "reads")
+    low, synced = (mark.splat(LANES) for mark in _marks(c))
+    me, word = words_of(c, c.mask, flight)
+    any_reads = get(c, "last_read").gt(get(c, "floor"))
+    shift = get(c, "shared_shift").to("i32")
+    wrong = c.variable(f"<{LANES} x i1>", 0)
+    wrong.value = 0
+    with c.for_(size >> shift) as number:
+        offsets = sane + (number << shift).splat(LANES)
+        cells = cells_of(c, writes, offsets)
+        old = c.gather(I64, cells)
+        c.scatter(word, cells)
+        wrong.value = wrong.value | _unordered(c, old, me, low, synced) | c.gather(I64, cells).ne(word)
+        with c.if_(any_reads):
+            old = c.gather(I64, cells_of(c, reads, offsets))
+            several, who = (old >> SEVERAL) & 3, old & THREAD
+            mine = several.eq(0) & who.eq(me)
+            ordered = (who >> 5).eq(me >> 5) & several.ne(2) & old.le(synced)
+            wrong.value = wrong.value | (old.gt(low) & ~mine & ~ordered)
+    with c.if_(wrong.value.bits("i32").ne(0), rare=True):
         c.return_(BAIL)
 
 
@@ -304,8 +265,8 @@ def _shared_atomic(module: Module) -> None:
     arguments = {"bases": "ptr", "start": "i32", "mask": "i32", "width": "i32", "kind": "i32", "reads": "i1"}
     arguments |= {"hosts": "ptr", "table": "ptr", "thread": "i32", "site": "ptr"}
     with module.function("shared_atomic", "i32", context="ptr", state="ptr", **arguments) as c:
-        sane = _sane(c)
-        _within(c, sane, c.const("i32", 0), c.width, c.width - 1)
+        sane = sane_offsets(c)
+        expect_within(c, sane, c.const("i32", 0), c.width, c.width - 1)
         out, places = c.array("i32", LANES), c.array("i64", LANES)
         out.store(sane, 32)
         places.store(sane.to("i64"), 32)
@@ -320,12 +281,10 @@ def _shared_atomic(module: Module) -> None:
 
 def _check_atomic(c: Code, out: Value) -> None:
     shift = get(c, "shared_shift").to("i32")
-    with c.if_(get(c, "pending_count").ne(0)):
-        c.call("flush", "void", c.context)
+    begin_store(c)
     writes, reads = address(c, "writes"), address(c, "reads")
     lowest, _ = _marks(c)
     now = get(c, "now")
-    put(c, "last_write", now)
     any_reads = get(c, "last_read").gt(get(c, "floor"))
     init = get(c, "init").ne(0) & c.reads
     wrong = c.variable("i1", 0)
@@ -352,4 +311,4 @@ def _check_atomic(c: Code, out: Value) -> None:
         c.return_(BAIL)
 
 
-FUNCTIONS = (_flush, _shared_group, _shared_store, _shared_copy, _land, _shared_atomic)
+FUNCTIONS = (_flush, _shared_group, _shared_store, _shared_atomic)
