@@ -87,7 +87,8 @@ def _pass_barrier(c: Code) -> None:
     put(c, "phase", get(c, "phase") + 1)
     with c.if_(now.gt(MOST_TIME - 64), rare=True):
         c.return_(BAIL)
-    put(c, "pending_count", 0)
+    for name in ("pending_count", "pending_chunks"):
+        put(c, name, 0)
     with c.if_(get(c, "full").eq(0) & get(c, "looks").ne(0)):
         put(c, "looks", get(c, "looks") - 1)
         table, unset = address(c, "writes"), c.variable("i1", 0)
@@ -136,6 +137,7 @@ def _run_blocks(module: Module) -> None:
                 ("full", 0),
                 ("looks", 8),
                 ("pending_count", 0),
+                ("pending_chunks", 0),
                 ("exited", 0),
                 ("reduction", 0),
                 ("votes", 0),

@@ -51,7 +51,7 @@ def _shared_copy(module: Module) -> None:
         expect_within(c, sane, c.const("i32", 0), c.size, c.size - 1)
         out = c.array("i32", LANES)
         out.store(sane, 32)
-        begin_store(c)
+        begin_store(c, sane, c.size)
         enter_store(c, sane, c.size, IN_FLIGHT)
         _remember(c, sane)
         with c.if_(get(c, "counting").ne(0)):

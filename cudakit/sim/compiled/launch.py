@@ -203,6 +203,8 @@ class _Launch:
             "shared_bytes": shared_bytes,
             "shared_cells": shared_cells,
             "shared_shift": shared_shift,
+            # at most 64 chunks
+            "chunk_shift": max((shared_bytes - 1).bit_length() - 6, 0),
             "global_shift": self.global_shift,
             "warps": warps,
             "local_limit": run.local_bytes,

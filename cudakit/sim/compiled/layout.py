@@ -29,7 +29,9 @@ CONTEXT = _numbered(
     ),
     # the time: increases at each barrier; the time before the block's last barrier; the times of the last accesses
     *("now", "floor", "last_write", "last_read", "full", "looks"),
-    *("pending", "pending_count"),
+    # loads of shared memory that are not in the table of reads, the chunks of shared memory that they are in, as bits,
+    # and the binary logarithm of a chunk's bytes
+    *("pending", "pending_count", "pending_chunks", "chunk_shift"),
     *("ctaid_x", "ctaid_y", "ctaid_z", "nctaid_x", "nctaid_y", "nctaid_z", "ntid_x", "ntid_y", "ntid_z", "block"),
     *("warps", "registers", "register_bytes", "states", "start_states", "thread_ids", "unset_bytes"),
     *("sites", "counts", "caches", "patterns", "find", "count_pattern", "step_limit", "counting", "checked", "init"),

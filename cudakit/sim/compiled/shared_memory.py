@@ -32,7 +32,8 @@ def _flush(module: Module) -> None:
         records, table, shift = address(c, "pending"), address(c, "reads"), get(c, "shared_shift").to("i32")
         lowest = (get(c, "floor") << TIME) | ((1 << TIME) - 1)
         count = get(c, "pending_count")
-        put(c, "pending_count", 0)
+        for name in ("pending_count", "pending_chunks"):
+            put(c, name, 0)
         with c.for_(count) as number:
             record = records.at(number * PENDING_BYTES)
             time = record.at(PENDING["time"]).load("i64")
@@ -45,18 +46,32 @@ def _flush(module: Module) -> None:
                 left.value = mask
                 with c.if_(shift.eq(2)):
                     _enter_row(c, bases, offset, left, table, lowest, (time << TIME) | thread.to("i64"))
-                with c.each_bit(left.value) as lane:
-                    byte = bases.at(lane.to("i64") * 4).load("i32") + offset
-                    cell = table.at((byte >> shift).to("i64") * 8)
-                    old, me = cell.load("i64"), (thread + lane).to("i64")
-                    who = old & THREAD
-                    near = (who >> 5).eq(me >> 5).select(c.const("i64", 1), c.const("i64", 2))
-                    met = who.eq(me).select(c.const("i64", 0), near)
-                    several = (old >> SEVERAL) & 3
-                    several = several.gt(met).select(several, met)
-                    several = old.le(lowest).select(c.const("i64", 0), several)
-                    cell.store((time << TIME) | (several << SEVERAL) | me)
+                with c.if_(left.value.ne(0)):
+                    places = bases.load(I32, 32) + offset.splat(LANES)
+                    _enter_reads(c, cells_of(c, table, places), mask, thread, time, lowest)
         c.return_()
+
+
+def _enter_reads(c: Code, cells: Value, mask: Value, thread: Value, time: Value, lowest: Value) -> None:
+    """Enter a load by the lanes of a mask, each of one word."""
+    me, word = _words(c, mask, thread, time << TIME)
+
+    def more(several: Value, other: Value) -> Value:
+        return several.gt(other).select(several, other)
+
+    old = c.gather(I64, cells)
+    who = old & THREAD
+    near = (who >> 5).eq(me >> 5).select(c.const(I64, 1), c.const(I64, 2))
+    several = more((old >> SEVERAL) & 3, who.eq(me).select(c.const(I64, 0), near))
+    several = old.le(lowest.splat(LANES)).select(c.const(I64, 0), several)
+    entered = word | (several << SEVERAL)
+    c.scatter(entered, cells)
+    # of lanes that read the same word one is in the table: the others add that they are several
+    back = c.gather(I64, cells)
+    lost = back.ne(entered)
+    with c.if_(lost.bits("i32").ne(0)):
+        several = more(more(several, (back >> SEVERAL) & 3), c.const(I64, 1))
+        c.scatter(word | (several << SEVERAL), cells, lost)
 
 
 def _enter_row(c: Code, bases: Value, offset: Value, left: Variable, table: Value, lowest: Value, word: Value) -> None:
@@ -112,6 +127,13 @@ def _shared_group(module: Module) -> None:
                 record.at(PENDING[name]).store(value)
             record.at(PENDING["bases"]).store(sane, 32)
             put(c, "pending_count", number + 1)
+            least, most = sane.reduce("umin"), sane.reduce("umax")
+            chunks = c.variable("i64", 0)
+            chunks.value = get(c, "pending_chunks")
+            with c.for_(c.count) as place:
+                offset = c.offsets.at(place.to("i64") * 4).load("i32")
+                chunks.value = chunks.value | _chunks(c, least + offset, most + offset)
+            put(c, "pending_chunks", chunks.value)
         with c.if_(get(c, "counting").ne(0)):
             c.call("count_shared", "void", c.context, c.site, c.out, c.mask, c.kind)
         starts = sane.shuffle([lane // WIDTH * WIDTH for lane in range(LANES)])
@@ -193,7 +215,7 @@ def _store_after_reads(c: Code, reads: Value, lowest: Value, wrong: Variable) ->
 
 def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
     shift = get(c, "shared_shift").to("i32")
-    begin_store(c)
+    begin_store(c, out.load(I32, 32), size)
     left = c.variable("i1", 1)
     left.value = 1
     with c.if_(plain & shift.eq(2)):
@@ -212,9 +234,18 @@ def _check_store(c: Code, out: Value, size: Value, plain: Value) -> None:
         enter_store(c, out.load(I32, 32), size, 0)
 
 
-def begin_store(c: Code) -> None:
-    """Enter the pending loads: a store follows, at the current time."""
-    with c.if_(get(c, "pending_count").ne(0)):
+def _chunks(c: Code, first: Value, last: Value) -> Value:
+    """The chunks of shared memory from one byte to another, as bits."""
+    shift = get(c, "chunk_shift")
+    low, high = first.to("i64") >> shift, last.to("i64") >> shift
+    return ((c.const("i64", 2) << high) - 1) & ~((c.const("i64", 1) << low) - 1)
+
+
+def begin_store(c: Code, sane: Value, size: Value) -> None:
+    """A store of ``size`` bytes at byte offsets, per lane, follows at the current time: enter the pending loads if one
+    of them may be of the same bytes."""
+    chunks = _chunks(c, sane.reduce("umin"), sane.reduce("umax") + size - 1)
+    with c.if_((get(c, "pending_chunks") & chunks).ne(0)):
         c.call("flush", "void", c.context)
     put(c, "last_write", get(c, "now"))
 
@@ -227,10 +258,14 @@ def cells_of(c: Code, table: Value, offsets: Value) -> Value:
 
 def words_of(c: Code, mask: Value, flight: int) -> tuple[Value, Value]:
     """The lanes' threads, and the words of their accesses now; inactive lanes have those of the first active one."""
-    threads = c.thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES)
+    return _words(c, mask, c.thread, (get(c, "now") << TIME) | flight)
+
+
+def _words(c: Code, mask: Value, thread: Value, word: Value) -> tuple[Value, Value]:
+    threads = thread.to("i64").splat(LANES) + c.lane_numbers("i64", LANES)
     first = threads[c.first_bit(mask)]
     me = conditions(c, mask, LANES).select(threads, first.splat(LANES))
-    return me, me + ((get(c, "now") << TIME) | flight).splat(LANES)
+    return me, me | word.splat(LANES)
 
 
 def enter_store(c: Code, sane: Value, size: Value, flight: int) -> None:
@@ -281,7 +316,7 @@ def _shared_atomic(module: Module) -> None:
 
 def _check_atomic(c: Code, out: Value) -> None:
     shift = get(c, "shared_shift").to("i32")
-    begin_store(c)
+    begin_store(c, out.load(I32, 32), c.width)
     writes, reads = address(c, "writes"), address(c, "reads")
     lowest, _ = _marks(c)
     now = get(c, "now")
