@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 import pytest
+from compiled_runs import both
 from simdevice import ALL_CHECKS, SimDevice
 
 import cudakit
@@ -134,24 +135,6 @@ extern "C" __global__ void endless(float* y, int n) {
 @pytest.fixture(scope="module")
 def kernels() -> SimDevice:
     return SimDevice(SOURCE)
-
-
-def run(monkeypatch, device, how, name, grid, block, *args):
-    """Launch on copies of the arrays: the arrays afterwards, and the counts."""
-    monkeypatch.setenv("CUDAKIT_SIM_ENGINE", how)
-    args = [arg.copy() if isinstance(arg, np.ndarray) else arg for arg in args]
-    counters = device.launch(name, grid, block, *args, checks=ALL_CHECKS)
-    return [arg.tobytes() for arg in args if isinstance(arg, np.ndarray)], counters
-
-
-def both(monkeypatch, device, name, grid, block, *args) -> None:
-    expected, counted = run(monkeypatch, device, "interpreter", name, grid, block, *args)
-    before = engine.engine_of(device.kernel(name)).compiled_launches
-    found, counts = run(monkeypatch, device, "compiled", name, grid, block, *args)
-    one = engine.engine_of(device.kernel(name))
-    assert one.compiled_launches == before + 1, one.refusal or "machine code left the launch to the interpreter"
-    assert found == expected
-    assert repr(counts) == repr(counted)
 
 
 @pytest.mark.parametrize("n", [1, 33, 250, 256])

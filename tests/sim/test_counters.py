@@ -68,6 +68,10 @@ __global__ void shared_by_pointer(float* y, int pick) {
     p[threadIdx.x * 32] = 1;
     __syncthreads();
 }
+__global__ void one_per_block(const float* x, float* y) {
+    const float v = x[blockIdx.x];
+    y[blockIdx.x * blockDim.x + threadIdx.x] = v;
+}
 """
 
 
@@ -105,6 +109,14 @@ def test_the_ideal_goes_by_the_width_and_the_lanes_that_are_there(counted):
     assert (full.global_load_sectors, full.global_load_ideal_sectors) == (16, 16)
     part = at(counted.launch("wide", 1, 37, x, x.copy()), "y[threadIdx.x] = x[threadIdx.x]")
     assert (part.global_load_sectors, part.global_load_ideal_sectors) == (19, 16 + 3)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_the_ideal_of_one_element_is_one_sector(counted, blocks: int):
+    """However many blocks run at once."""
+    counters = counted.launch("one_per_block", blocks, 64, np.zeros(3, np.float32), np.zeros(192, np.float32))
+    load = at(counters, "v = x[blockIdx.x]")
+    assert (load.global_load_sectors, load.global_load_ideal_sectors) == (2 * blocks, 2 * blocks)
 
 
 def test_a_bank_conflict_shows_on_its_line(counted):

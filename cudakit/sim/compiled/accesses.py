@@ -6,30 +6,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cudakit.sim.compiled.arithmetic import Unsupported
-from cudakit.sim.compiled.context import conditions
-from cudakit.sim.compiled.ir import Value
-from cudakit.sim.compiled.kernel_code import Counted
+from cudakit.sim.compiled.context import I32, conditions
+from cudakit.sim.compiled.ir import Value, Variable
+from cudakit.sim.compiled.kernel_code import Counted, Group
 from cudakit.sim.compiled.layout import CACHE_BYTES, CHUNKS, EQUAL, FINE, IN_A_ROW, LANES, WIDTH
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.compiled.steps import StepWriter
-from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import SHARED_START
+from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol, Vector
 from cudakit.sim.ptx.modifiers import EVICTION_L1, LOAD_CACHES, PREFETCH_SIZES, STORE_CACHES
 from cudakit.sim.values.lanewise import width
 
 _CACHE_HINTS = frozenset((*LOAD_CACHES, *STORE_CACHES, *EVICTION_L1, *PREFETCH_SIZES, "nc", "weak"))
-_SPACES = frozenset(("global", "shared", "shared::cta", "const"))
+_SPACES = frozenset(("global", "shared", "shared::cta", "const", "local"))
 
 
 def space_of(instruction: Instruction) -> str:
-    """The state space of a load or store: "shared", "param", or "global", which includes generic and constant."""
+    """The state space of a load or store: "shared", "local", "param", or "global", which includes generic and
+    constant."""
     for modifier in instruction.modifiers:
         if modifier in ("shared", "shared::cta"):
             return "shared"
         if modifier.startswith("param"):
             return "param"
-        if modifier in ("local", "shared::cluster"):
+        if modifier == "local":
+            return "local"
+        if modifier == "shared::cluster":
             raise Unsupported(instruction.name)
     return "global"
 
@@ -85,19 +88,30 @@ class AccessWriter(StepWriter):
         self._flush()
         access = kernel.access(instruction)
         base, offset = parts_of(source)
-        place, cache = self._global_site(access)
         kind = instruction.modifiers[-1]
-        with self._guarded(instruction) as mask:
-            if self._is_uniform(base):
-                address = self.uniform.read(base, "u64") + offset
-                whole = code.const("i64", access.size)
+        if space == "local":
+            site = kernel.site_pointer(kernel.place(Counted("local", access.size, [access.site])))
+            bases = self._spread(base, "u64")
+            shape = [code.const("i32", number) for number in (count, size)]
+            with self._guarded(instruction) as mask:
+                scratch = self._targets(targets, size)
+                local = (bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, site)
+                self._call("local_load", *local)
+                self._extend(scratch, kind, mask)
+            return
+        place, cache = self._global_site(access.site, access.size)
+        if self._is_uniform(base):
+            address = self.uniform.read(base, "u64") + offset
+            whole = code.const("i64", access.size)
+            with self._guarded_results(instruction, targets) as (mask, results):
                 host = code.call("global_one", "i64", code.context, cache, address, mask, whole, code.thread, place)
                 self.bail_if(host.eq(0))
                 memory = code.pointer(host)
-                for number, one in enumerate(targets):
+                for number, (one, result) in enumerate(zip(targets, results, strict=True)):
                     value = memory.at(number * size).load(f"i{8 * size}", 1)
-                    self._set_uniform(one, self._extended(one, value, kind), mask)
-                return
+                    self._set_result(one, result, self._extended(one, value, kind), mask)
+            return
+        with self._guarded(instruction) as mask:
             scratch = self._targets(targets, size)
             bases = kernel.register(base.name)  # type: ignore[union-attr]
             shape = [code.const("i32", number) for number in (len(targets), size)]
@@ -109,12 +123,12 @@ class AccessWriter(StepWriter):
         """Call a function of the runtime that can fail."""
         self.bail_if(self.code.call(name, "i32", self.code.context, *arguments).ne(FINE))
 
-    def _global_site(self, access: MemoryAccess) -> tuple[Value, Value]:
+    def _global_site(self, site: Site, size: int) -> tuple[Value, Value]:
         """The places of an access to global memory in the table of sites and in that of allocations."""
         kernel = self.kernel
         cache = kernel.caches.at(CACHE_BYTES * len(kernel.found))
-        kernel.found.append(access)
-        return kernel.site_pointer(kernel.place(Counted("global", access.size, [access.site]))), cache
+        kernel.found.append(site)
+        return kernel.site_pointer(kernel.place(Counted("global", size, [site]))), cache
 
     @contextmanager
     def _guarded(self, instruction: Instruction) -> Iterator[Value]:
@@ -131,6 +145,31 @@ class AccessWriter(StepWriter):
         mask = kernel.mask & (~bits if negated else bits)
         with code.if_(mask.ne(0)):
             yield mask
+
+    @contextmanager
+    def _guarded_results(
+        self, instruction: Instruction, targets: list[Operand | None]
+    ) -> Iterator[tuple[Value, list[Variable | None]]]:
+        """As ``_guarded``, for results that all lanes share: also yields a variable for each target that does not vary,
+        if there is a guard. The target keeps its value if no lane executes the instruction."""
+        kept: list[Variable | None] = [None] * len(targets)
+        for number, one in enumerate(targets):
+            if instruction.guard is not None and isinstance(one, Register) and not self.kernel.varies(one.name):
+                old = self.uniform.read(one, one.type)
+                kept[number] = variable = self.code.variable(old.kind, 0)
+                variable.value = old
+        with self._guarded(instruction) as mask:
+            yield mask, kept
+        for one, held in zip(targets, kept, strict=True):
+            if held is not None:
+                self.uniform.write(one, held.value)
+
+    def _set_result(self, register: Operand | None, kept: Variable | None, value: Value, mask: Value) -> None:
+        """Set a target of ``_guarded_results``."""
+        if kept is None:
+            self._set_uniform(register, value, mask)
+        else:
+            kept.value = value
 
     def _extended(self, register: Operand | None, value: Value, kind: str) -> Value:
         """A loaded value of a type as one of the width of its register."""
@@ -173,45 +212,66 @@ class AccessWriter(StepWriter):
 
     def _load_shared(self, instruction: Instruction, targets: list[Operand | None], size: int) -> None:
         kernel, code = self.kernel, self.code
-        if instruction.guard is not None:
-            raise Unsupported("a guarded load of shared memory")
         base, offset = parts_of(instruction.operands[1])
         group = kernel.grouped[id(instruction)]
         if not group.begun:
             group.begun = True
             self._flush()
-            bases = self._spread(base, "u32")
-            granule = kernel.shared_granule
-            words = sorted({at + granule * cell for at in group.offsets for cell in range(group.size // granule)})
-            if any(at % group.size for at in group.offsets):
-                raise Unsupported("loads that may be misaligned")
-            offsets = Value(code, "ptr", kernel.module.numbers(words))
-            group.scratch = code.array("i32", LANES)
-            numbers = [len(words), min(group.offsets), max(group.offsets) + group.size, group.size - 1, group.kind]
-            arguments = [code.const("i32", number) for number in numbers]
-            start = code.const("i32", SHARED_START)
-            group.lie = code.call(
-                "shared_group",
-                "i32",
-                code.context,
-                code.state,
-                bases,
-                start,
-                group.scratch,
-                kernel.mask,
-                offsets,
-                *arguments,
-                code.thread,
-                kernel.site_pointer(group.place),
-            )
-            self.bail_if(group.lie.is_("slt", 0))
-        if self._is_uniform(base):
-            start = (self.uniform.read(base, "u32") - SHARED_START + offset).to("i64")
+            if instruction.guard is None:
+                group.lie = self._begin(group, base, kernel.mask)
+            else:
+                lie = code.variable("i32", EQUAL)
+                lie.value = EQUAL
+                group.scratch = code.array("i32", LANES)
+                # if no lane loads: the first byte of shared memory
+                group.scratch.store(code.const(I32, group.rest - offset), 32)
+                with self._guarded(instruction) as mask:
+                    lie.value = self._begin(group, base, mask)
+                group.lie = lie.value
+        if not self._is_uniform(base):
+            self.pending.append(instruction)
+            return
+        start = (self.uniform.read(base, "u32") - SHARED_START + offset).to("i64")
+        kind = instruction.modifiers[-1]
+        if instruction.guard is None:
             for number, one in enumerate(targets):
                 value = kernel.shared.at(start).at(number * size).load(f"i{8 * size}", 1)
-                self._set_uniform_later(one, self._extended(one, value, instruction.modifiers[-1]))
+                self._set_uniform_later(one, self._extended(one, value, kind))
             return
-        self.pending.append(instruction)
+        self._flush()
+        with self._guarded_results(instruction, targets) as (mask, results):
+            for one, result in zip(targets, results, strict=True):
+                value = kernel.shared.at(start).load(f"i{8 * size}", 1)
+                self._set_result(one, result, self._extended(one, value, kind), mask)
+                start = start + size
+
+    def _begin(self, group: Group, base: Operand | None, mask: Value) -> Value:
+        """Check and count the loads of a group by the lanes of a mask; returns how their offsets lie."""
+        kernel, code = self.kernel, self.code
+        granule = kernel.shared_granule
+        starts = [at - group.rest for at in group.offsets]
+        words = sorted({at + granule * cell for at in starts for cell in range(group.size // granule)})
+        offsets = Value(code, "ptr", kernel.module.numbers(words))
+        bases = self._spread(base, "u32")
+        if not hasattr(group, "scratch"):
+            group.scratch = code.array("i32", LANES)
+        numbers = [len(words), min(starts), max(starts) + group.size, group.size - 1, group.kind]
+        lie = code.call(
+            "shared_group",
+            "i32",
+            code.context,
+            code.state,
+            bases,
+            code.const("i32", SHARED_START - group.rest),
+            group.scratch,
+            mask,
+            offsets,
+            *(code.const("i32", number) for number in numbers),
+            code.thread,
+            kernel.site_pointer(group.place),
+        )
+        self.bail_if(lie.is_("slt", 0))
+        return lie
 
     def _shared_vector(self, operands: RegisterOperands, instruction: Instruction) -> None:
         """The elements of one vector of lanes of a load whose group has been checked."""
@@ -228,23 +288,29 @@ class AccessWriter(StepWriter):
         for number, one in enumerate(targets):
             if one is None:
                 continue
-            at = offset + number * size
+            at = offset - group.rest + number * size
             equal, row, anyhow, done = (code.new_label() for _ in range(4))
-            code.line(f"switch {group.lie}, label %{anyhow} [i32 {EQUAL}, label %{equal} i32 {IN_A_ROW}, label %{row}]")
+            # a row is of words: smaller elements at such places are not next to each other
+            cases = [f"i32 {EQUAL}, label %{equal}"] + [f"i32 {IN_A_ROW}, label %{row}"] * (size == 4)
+            code.line(f"switch {group.lie}, label %{anyhow} [{' '.join(cases)}]")
             code.label(equal)
             a = kernel.shared.at(first).at(at).load(f"i{8 * size}").splat(WIDTH)
+            found = [f"[{a.name}, %{equal}]"]
             code.jump(done)
-            code.label(row)
-            b = kernel.shared.at(first).at(at).load(kind, 4)
-            code.jump(done)
+            if size == 4:
+                code.label(row)
+                b = kernel.shared.at(first).at(at).load(kind, 4)
+                found.append(f"[{b.name}, %{row}]")
+                code.jump(done)
             code.label(anyhow)
             wide = starts.to("i64", True)
             places = code.let(f"<{WIDTH} x ptr>", f"getelementptr i8, {kernel.shared.at(at)}, {wide}")
             c = code.gather(kind, places)
+            found.append(f"[{c.name}, %{anyhow}]")
             code.jump(done)
             code.label(done)
-            found = code.let(kind, f"phi {kind} [{a.name}, %{equal}], [{b.name}, %{row}], [{c.name}, %{anyhow}]")
-            operands.write(one, self._extended(one, found, instruction.modifiers[-1]))
+            value = code.let(kind, f"phi {kind} {', '.join(found)}")
+            operands.write(one, self._extended(one, value, instruction.modifiers[-1]))
 
     def _vector(self, operands: RegisterOperands, instruction: Instruction) -> None:
         if instruction.opcode == "ld":
@@ -278,7 +344,14 @@ class AccessWriter(StepWriter):
                 arguments = (code.state, bases, start, mask, kernel.vectors, *shape, kind, code.thread, place)
                 self._call("shared_store", *arguments)
             return
-        place, cache = self._global_site(access)
+        if space == "local":
+            place = kernel.site_pointer(kernel.place(Counted("local", access.size, [access.site])))
+            bases = self._spread(base, "u64")
+            with self._guarded(instruction) as mask:
+                local = (bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)
+                self._call("local_store", *local)
+            return
+        place, cache = self._global_site(access.site, access.size)
         bases = self._spread(base, "u64")
         with self._guarded(instruction) as mask:
             arguments = (cache, bases, code.const("i64", offset), mask, kernel.vectors, *shape, code.thread, place)

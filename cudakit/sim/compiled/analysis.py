@@ -4,8 +4,48 @@ from __future__ import annotations
 
 from cudakit.sim.lockstep.program import BRANCH, EXIT, RETURN, BasicBlock, Program, follows, reads_of, writes_of
 from cudakit.sim.ptx.ir import Address, Instruction, Register, Special
+from cudakit.sim.ptx.opcodes import row_of
 
 _VARYING = ("%tid", "%laneid", "%lanemask", "%warpid")
+# the same in all threads of a block, at any time
+_OF_THE_BLOCK = ("%ctaid", "%ntid", "%nctaid")
+
+
+def _fixed(program: Program) -> set[str]:
+    """The registers that have one value whenever they are written: each of their definitions is the same computation
+    from constants, parameters, the block's indices and sizes, and such registers."""
+    makers: dict[str, list[Instruction]] = {}
+    for block in program.blocks:
+        for instruction in block.instructions:
+            for register in writes_of(instruction):
+                makers.setdefault(register.name, []).append(instruction)
+    found: set[str] = set()
+
+    def pure(instruction: Instruction) -> bool:
+        row = row_of(instruction)
+        parameter = instruction.opcode == "ld" and "param" in instruction.modifiers
+        if instruction.guard is not None or row.ends is not None or row.mask is not None or row.whole_warp:
+            return False
+        if (row.memory is not None and not parameter) or row.carries or instruction.opcode == "activemask":
+            return False
+        for operand in instruction.operands[row.writes :]:
+            if isinstance(operand, Special) and not operand.name.startswith(_OF_THE_BLOCK):
+                return False
+        return all(not isinstance(o, Register) or o.name in found for o in reads_of(instruction))
+
+    changed = True
+    while changed:
+        changed = False
+        for name, made in makers.items():
+            first = made[0]
+            alike = all(
+                (one.opcode, one.modifiers, one.operands) == (first.opcode, first.modifiers, first.operands)
+                for one in made[1:]
+            )
+            if name not in found and alike and pure(first):
+                found.add(name)
+                changed = True
+    return found
 
 
 class Uniformity:
@@ -14,6 +54,7 @@ class Uniformity:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.varying: set[str] = set()
+        fixed = _fixed(program)
         blocks = program.blocks
         n = len(blocks)
         # lanes may wait at the kernel's end for others: they do nothing more
@@ -32,7 +73,7 @@ class Uniformity:
                 for instruction in block.instructions:
                     varying = self._varies(instruction)
                     for target in writes_of(instruction):
-                        if target.name in self.varying:
+                        if target.name in self.varying or target.name in fixed:
                             continue
                         if varying or (index in divergent_blocks and target.name not in self.local):
                             self.varying.add(target.name)
@@ -74,6 +115,20 @@ class Uniformity:
             found.add(block)
             todo += self.edges[block]
         return found
+
+
+def repeats(program: Program, index: int) -> bool:
+    """Whether a block is in a loop: a thread may execute it several times."""
+    blocks, found = program.blocks, set()
+    todo = list(follows(blocks[index]))
+    while todo:
+        block = todo.pop()
+        if block == index:
+            return True
+        if block < len(blocks) and block not in found:
+            found.add(block)
+            todo += follows(blocks[block])
+    return False
 
 
 def _postdominators(edges: list[list[int]]) -> list[int]:

@@ -1,28 +1,19 @@
-"""Basic blocks: their instructions, warp operations, and how they end."""
+"""Basic blocks: their instructions, and how they end."""
 
 from __future__ import annotations
 
-from cudakit.sim.compiled.accesses import AccessWriter
 from cudakit.sim.compiled.arithmetic import WRITERS, Unsupported
-from cudakit.sim.compiled.context import I32, bump, conditions, get, put
-from cudakit.sim.compiled.kernel_code import Counted
-from cudakit.sim.compiled.layout import DEFERRED, EXITED, FINE, JUMPS, LANES, SYNCED, WAITING
+from cudakit.sim.compiled.atomics import ATOMICS
+from cudakit.sim.compiled.context import I32, conditions, get, put
+from cudakit.sim.compiled.layout import ANYONE, COUNT, EVERY, EXITED, JUMPS, LANES, PER_LANE, WAITING
 from cudakit.sim.compiled.operands import RegisterOperands
+from cudakit.sim.compiled.warp_operations import WARP_OPERATIONS, WarpWriter
 from cudakit.sim.lockstep.control import TIRED
 from cudakit.sim.lockstep.program import BARRIER, BRANCH, EXIT, FALL, JUMP, RETURN, reads_of, writes_of
-from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Pair, Register
-
-_SHUFFLES = {"up": 0, "down": 1, "bfly": 2, "idx": 3}
+from cudakit.sim.ptx.ir import Immediate, Instruction, Register
 
 
-def _member_mask(instruction: Instruction) -> Operand | None:
-    place = {"shfl": 4, "vote": 2, "bar": 0}.get(instruction.opcode)
-    if place is None or place >= len(instruction.operands):
-        raise Unsupported(instruction.name)
-    return instruction.operands[place]
-
-
-class BlockWriter(AccessWriter):
+class BlockWriter(WarpWriter):
     """Writes one basic block."""
 
     def write(self) -> None:
@@ -75,110 +66,17 @@ class BlockWriter(AccessWriter):
             return self._load(instruction)
         if opcode == "st":
             return self._store(instruction)
-        if opcode in ("shfl", "vote", "activemask", "bar"):
+        if opcode in ATOMICS:
+            return self._atomic(instruction)
+        if opcode == "cp":
+            return self._copy(instruction)
+        if opcode in WARP_OPERATIONS:
             return self._warp(instruction)
         if opcode == "pragma":
             return
         if opcode not in WRITERS:
             raise Unsupported(instruction.name)
         self._lanewise(instruction)
-
-    def _gather(self) -> None:
-        """Wait for the lanes of the member mask of the warp operations in this block."""
-        kernel, code = self.kernel, self.code
-        first = self.block.instructions[0]
-        operand = _member_mask(first)
-        if not self._is_uniform(operand):
-            raise Unsupported("member masks that differ between lanes")
-        members = self.uniform.read(operand, "u32")
-        self.bail_if((kernel.mask & ~members).ne(0))
-        live = code.state.load(I32, 32).ne(EXITED).bits("i32")
-        missing = (members & live & ~kernel.mask).ne(0)
-        on = code.new_label()
-        wait = code.new_label()
-        code.branch(missing, wait, on, rare=True)
-        code.label(wait)
-        self._move_to(self.index | DEFERRED)
-        code.jump("schedule")
-        code.label(on)
-
-    def _warp(self, instruction: Instruction) -> None:
-        kernel = self.kernel
-        if instruction.guard is not None:
-            raise Unsupported(instruction.name)
-        opcode = instruction.opcode
-        if opcode == "bar":
-            if instruction.modifiers[:2] != ("warp", "sync"):
-                raise Unsupported(instruction.name)
-            self._flush()
-            self._warp_barrier()
-            return
-        if opcode == "activemask":
-            self._flush()
-            return self._set_uniform(instruction.operands[0], kernel.mask)
-        self._flush()
-        self._count(instruction)
-        if opcode == "shfl":
-            return self._shuffle(instruction)
-        self._vote(instruction)
-
-    def _count(self, instruction: Instruction) -> None:
-        """Count an instruction that has a site and does not access memory."""
-        kernel = self.kernel
-        site = kernel.sites.get(id(instruction))
-        if site is not None:
-            table = kernel.site_pointer(kernel.place(Counted("other", 0, [site])))
-            bump(self.code, table, "requests", 1)
-            bump(self.code, table, "lanes", kernel.lanes)
-
-    def _warp_barrier(self) -> None:
-        """Accesses before it by lanes of the warp are ordered, if all its live lanes are here."""
-        kernel, code = self.kernel, self.code
-        with code.if_(kernel.alone):
-            now = get(code, "now")
-            code.state.at(SYNCED).store(now)
-            put(code, "now", now + 1)
-
-    def _shuffle(self, instruction: Instruction) -> None:
-        kernel, code = self.kernel, self.code
-        if instruction.modifiers[0] != "sync" or instruction.modifiers[-1] != "b32":
-            raise Unsupported(instruction.name)
-        target = instruction.operands[0]
-        value, found = (target.first, target.second) if isinstance(target, Pair) else (target, None)
-        if not isinstance(value, Register) or not kernel.varies(value.name):
-            raise Unsupported(instruction.name)
-        sources = [self._spread(operand, "b32") for operand in instruction.operands[1:4]]
-        bits = code.array("i32", 1)
-        mode = code.const("i32", _SHUFFLES[instruction.modifiers[1]])
-        status = code.call("shuffle", "i32", mode, *sources, kernel.register(value.name), kernel.mask, bits)
-        self.bail_if(status.ne(FINE))
-        if isinstance(found, Register):
-            self._set_predicate(found, bits.load("i32"))
-
-    def _vote(self, instruction: Instruction) -> None:
-        kernel, code = self.kernel, self.code
-        mods = instruction.modifiers
-        if mods[0] != "sync":
-            raise Unsupported(instruction.name)
-        source = instruction.operands[1]
-        if isinstance(source, Register) and kernel.varies(source.name):
-            bits = kernel.register(source.name).load("i32") & kernel.mask
-        else:
-            raise Unsupported("a vote on a uniform predicate")
-        target = instruction.operands[0]
-        if not isinstance(target, Register):
-            raise Unsupported(instruction.name)
-        if mods[1] == "ballot":
-            return self._set_uniform(target, bits)
-        every, none = bits.eq(kernel.mask), bits.eq(0)
-        result = {"all": every, "any": ~none, "uni": every | none}[mods[1]]
-        if kernel.varies(target.name):
-            return self._set_predicate(target, result.select(code.const("i32", -1), code.const("i32", 0)))
-        self.uniform.write(target, result)
-
-    def _move_to(self, place: int) -> None:
-        """Set the place of the active lanes."""
-        self.code.state.mix(conditions(self.code, self.kernel.mask, LANES), self.code.const(I32, place), 32)
 
     def _count_jump(self, target: int) -> None:
         """Count a jump backwards, of which there is a limit."""
@@ -248,11 +146,28 @@ class BlockWriter(AccessWriter):
 
     def _barrier(self, ending: Instruction) -> None:
         kernel, code = self.kernel, self.code
-        number = ending.operands[0] if len(ending.operands) == 1 else None
-        plain = set(ending.modifiers) <= {"sync", "aligned", "cta"} and "sync" in ending.modifiers
-        if not plain or not isinstance(number, Immediate) or number.bits:
+        reduce = self.block.barrier.reduce
+        operands = ending.operands[1:-1] if reduce else ending.operands
+        number = operands[0] if len(operands) == 1 else None
+        allowed = {"sync", "aligned", "cta"} | ({"red", reduce, "pred", "u32"} if reduce else set())
+        waits = self.block.barrier.waits and set(ending.modifiers) <= allowed
+        if not waits or not isinstance(number, Immediate) or number.bits:
             raise Unsupported(ending.name)
         self.bail_if(~kernel.alone)
         self._count(ending)
+        if reduce:
+            self._vote_at_barrier(ending, reduce)
         self._move_to(self.block.fall | WAITING)
         code.line("ret i32 1")
+
+    def _vote_at_barrier(self, ending: Instruction, reduce: str) -> None:
+        """Add the lanes to the votes of the barrier, whose result run_block sets once all threads have arrived."""
+        kernel, code = self.kernel, self.code
+        target, predicate = ending.operands[0], ending.operands[-1]
+        if not isinstance(target, Register) or kernel.bits(target.name) != (32 if reduce == "popc" else 1):
+            raise Unsupported(ending.name)
+        put(code, "votes", get(code, "votes") + code.ones(self._voters(predicate)).to("i64"))
+        put(code, "voters", get(code, "voters") + kernel.lanes)
+        put(code, "reduced", kernel.places[target.name])
+        form = {"popc": COUNT, "and": EVERY, "or": ANYONE}[reduce]
+        put(code, "reduction", form + PER_LANE * kernel.varies(target.name))

@@ -1,49 +1,21 @@
-"""Machine code for what concerns warps and blocks: shuffles, barriers, and the loop over the blocks of a grid."""
+"""Machine code for what concerns blocks: barriers, and the loop over the blocks of a grid."""
 
 from __future__ import annotations
 
 from cudakit.sim.compiled.context import I32, address, get, put
-from cudakit.sim.compiled.ir import Code, Module
-from cudakit.sim.compiled.layout import BAIL, EXITED, FINE, LANES, MOST_TIME, STATE_BYTES, WAITING
-
-
-def _shuffle(module: Module) -> None:
-    """shfl.sync by all active lanes. ``mode``: 0 up, 1 down, 2 bfly, 3 idx; ``lane_of``, ``control``: the operands
-    b and c per lane. ``found``: receives the bits of the lanes whose source is in range. BAIL if a lane reads a lane
-    that is not active."""
-    arguments = {
-        "mode": "i32",
-        "source": "ptr",
-        "lane_of": "ptr",
-        "control": "ptr",
-        "out": "ptr",
-        "mask": "i32",
-        "found": "ptr",
-    }
-    with module.function("shuffle", "i32", **arguments) as c:
-        result, valid, absent = c.array("i32", LANES), c.variable("i32", 0), c.variable("i1", 0)
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            b, control = c.lane_of.at(at).load("i32") & 31, c.control.at(at).load("i32")
-            clamp, segment = control & 31, (control >> 8) & 31
-            most = (lane & segment) | (clamp & ~segment)
-            least = lane & segment
-            up, down, bfly = lane - b, lane + b, lane ^ b
-            idx = least | (b & ~segment)
-            other = c.mode.eq(0).select(up, c.mode.eq(1).select(down, c.mode.eq(2).select(bfly, idx)))
-            inside = c.mode.eq(0).select(other.is_("sge", most), other.is_("sle", most))
-            other = inside.select(other, lane)
-            bit = c.const("i32", 1) << other
-            absent.value = absent.value | (bit & c.mask).eq(0)
-            result.at(at).store(c.source.at((other & 31).to("i64") * 4).load("i32"))
-            valid.value = valid.value | (inside.to("i32") << lane)
-        with c.if_(absent.value, rare=True):
-            c.return_(BAIL)
-        with c.each_bit(c.mask) as lane:
-            at = lane.to("i64") * 4
-            c.out.at(at).store(result.at(at).load("i32"))
-        c.found.store(valid.value)
-        c.return_(FINE)
+from cudakit.sim.compiled.ir import Code, Module, Value
+from cudakit.sim.compiled.layout import (
+    BAIL,
+    COUNT,
+    EVERY,
+    EXITED,
+    FINE,
+    LANES,
+    MOST_TIME,
+    PER_LANE,
+    STATE_BYTES,
+    WAITING,
+)
 
 
 def _run_block(module: Module) -> None:
@@ -74,6 +46,8 @@ def _run_block(module: Module) -> None:
             with c.if_(get(c, "exited").ne(0), rare=True):
                 c.return_(BAIL)
             _pass_barrier(c)
+            with c.if_(get(c, "reduction").ne(0)):
+                _set_results(c)
             with c.for_(warps) as number:
                 state = states.at(number * STATE_BYTES)
                 places = state.load(I32, 32)
@@ -82,13 +56,39 @@ def _run_block(module: Module) -> None:
         c.return_(FINE)
 
 
+def _set_results(c: Code) -> None:
+    """Set the result of a barrier that reduces a predicate, in all warps."""
+    how, votes = get(c, "reduction"), get(c, "votes")
+    form = how & (PER_LANE - 1)
+    held = form.eq(EVERY).select(votes.eq(get(c, "voters")), votes.ne(0))
+    with c.for_(get(c, "warps")) as number:
+        place = address(c, "registers").at(number * get(c, "register_bytes")).at(get(c, "reduced"))
+
+        def per_lane(place: Value = place) -> None:
+            bits = held.select(c.const("i32", -1), c.const("i32", 0))
+            c.either(
+                form.eq(COUNT),
+                lambda: place.store(votes.to("i32").splat(LANES), 32),
+                lambda: place.store(bits),
+            )
+
+        def one(place: Value = place) -> None:
+            c.either(form.eq(COUNT), lambda: place.store(votes.to("i32")), lambda: place.store(held.to("i8")))
+
+        c.either(how.ge(PER_LANE), per_lane, one)
+    for name in ("reduction", "votes", "voters"):
+        put(c, name, 0)
+
+
 def _pass_barrier(c: Code) -> None:
     now = get(c, "now")
     put(c, "floor", now)
     put(c, "now", now + 1)
+    put(c, "phase", get(c, "phase") + 1)
     with c.if_(now.gt(MOST_TIME - 64), rare=True):
         c.return_(BAIL)
-    put(c, "pending_count", 0)
+    for name in ("pending_count", "pending_chunks"):
+        put(c, name, 0)
     with c.if_(get(c, "full").eq(0) & get(c, "looks").ne(0)):
         put(c, "looks", get(c, "looks") - 1)
         table, unset = address(c, "writes"), c.variable("i1", 0)
@@ -116,7 +116,10 @@ def _run_blocks(module: Module) -> None:
             size = get(c, "warps") * STATE_BYTES
             c.call("llvm.memcpy.p0.p0.i64", "void", address(c, "states"), address(c, "start_states"), size, false)
             words = get(c, "shared_cells") * 8
+            threads = get(c, "warps") * get(c, "local_stride")
             fill = (
+                (address(c, "local"), -1, get(c, "init").eq(0).select(threads * LANES, 0)),
+                (address(c, "local_written"), 0, threads * 4),
                 (address(c, "shared"), -1, get(c, "shared_bytes")),
                 (address(c, "writes"), 0, words),
                 (address(c, "reads"), 0, words),
@@ -134,7 +137,13 @@ def _run_blocks(module: Module) -> None:
                 ("full", 0),
                 ("looks", 8),
                 ("pending_count", 0),
+                ("pending_chunks", 0),
                 ("exited", 0),
+                ("reduction", 0),
+                ("votes", 0),
+                ("voters", 0),
+                ("phase", 0),
+                ("flying", 0),
             ):
                 put(c, name, start)
             status = c.call("run_block", "i32", c.context, c.warp)
@@ -144,4 +153,4 @@ def _run_blocks(module: Module) -> None:
         c.return_(FINE)
 
 
-FUNCTIONS = (_shuffle, _run_block, _run_blocks)
+FUNCTIONS = (_run_block, _run_blocks)

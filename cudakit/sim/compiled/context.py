@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudakit.sim.compiled.ir import Code, Value
-from cudakit.sim.compiled.layout import CONTEXT, LANES, SHIFTS, SITE
+from cudakit.sim.compiled.layout import ATOMIC, CONTEXT, LANES, SHIFTS, SITE
 
 I32, I64 = f"<{LANES} x i32>", f"<{LANES} x i64>"
 
@@ -35,6 +35,27 @@ def raise_to(code: Code, site: Value, name: str, value: Value) -> None:
     place = site.at(SITE[name])
     old = place.load("i64")
     place.store(old.gt(value).select(old, value))
+
+
+def note_atomic(c: Code, places: Value, size: Value) -> None:
+    """Note the places that the active lanes of an atomic access, and count those of one address."""
+    values = places.load(I64, 32)
+    for name, value in (("low", values.reduce("umin")), ("high", values.reduce("umax") + size)):
+        bound = c.table.at(ATOMIC[name])
+        old = bound.load("i64")
+        bound.store((value.lt(old) if name == "low" else value.gt(old)).select(value, old))
+    with c.if_(get(c, "counting").ne(0)):
+        left, deepest = c.variable("i32", 0), c.variable("i32", 0)
+        left.value = c.mask
+        deepest.value = 0
+        with c.while_(lambda: left.value.ne(0)):
+            now = left.value
+            same = values.eq(values[c.first_bit(now)].splat(LANES)).bits("i32") & now
+            count, most = c.ones(same), deepest.value
+            deepest.value = count.gt(most).select(count, most)
+            left.value = now & ~same
+        bump(c, c.site, "depth", deepest.value.to("i64"))
+        raise_to(c, c.site, "deepest", deepest.value.to("i64"))
 
 
 def conditions(code: Code, mask: Value, count: int) -> Value:

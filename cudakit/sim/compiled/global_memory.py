@@ -5,9 +5,10 @@ The checks are coarser than those of ``sim/checks/global_memory.py``, never fine
 
 from __future__ import annotations
 
-from cudakit.sim.compiled.context import I32, I64, address, bump, by_width, conditions, get, scatter
+from cudakit.sim.compiled.context import I32, I64, address, bump, by_width, conditions, get, note_atomic, scatter
 from cudakit.sim.compiled.ir import Code, Module, Value, Variable
 from cudakit.sim.compiled.layout import (
+    ATOMIC,
     BAIL,
     BLOCK,
     CACHE,
@@ -16,6 +17,9 @@ from cudakit.sim.compiled.layout import (
     GLOBAL_THREAD,
     GLOBAL_TIME,
     LANES,
+    LOADS,
+    STORES,
+    UPDATES,
     WIDTH,
 )
 
@@ -28,20 +32,23 @@ def _global_access(module: Module) -> None:
         "mask": "i32",
         "cells": "i32",
         "thread": "i32",
-        "stores": "i1",
+        "does": "i32",
         "row": "i1",
     }
     with module.function("global_access", "i32", context="ptr", **arguments) as c:
         writes, reads = (c.cache.at(CACHE[n]).load("ptr") for n in ("writes", "reads"))
         undefined, base = c.cache.at(CACHE["undefined"]).load("ptr"), c.cache.at(CACHE["base"]).load("i64")
         shift = get(c, "global_shift")
-        has_writes, has_undefined = writes.ne(None), undefined.ne(None) & ~c.stores
+        stores, updates = c.does.eq(STORES), c.does.eq(UPDATES)
+        changes = stores | updates
+        has_writes, has_undefined = writes.ne(None), undefined.ne(None) & ~stores
         block = get(c, "block") + 1
         stamp = (block << BLOCK) | (get(c, "now") << GLOBAL_TIME)
         lowest = (block << BLOCK) | (get(c, "floor") << GLOBAL_TIME) | ((1 << GLOBAL_TIME) - 1)
+        alone = (get(c, "nctaid_x") * get(c, "nctaid_y") * get(c, "nctaid_z")).eq(1)
         wrong, left = c.variable("i1", 0), c.variable("i32", 0)
         left.value = c.mask
-        with c.if_(c.row & c.stores & c.mask.eq(-1) & c.cells.eq(1) & reads.eq(None)):
+        with c.if_(c.row & stores & c.mask.eq(-1) & c.cells.eq(1) & reads.eq(None)):
             # a whole warp stores to words that no thread has stored to: a frequent case
             cells = writes.at(((c.addresses.load("i64") - base) >> shift) * 8)
             with c.if_(cells.load(I64, 8).reduce("or").eq(0)):
@@ -58,10 +65,17 @@ def _global_access(module: Module) -> None:
                     cell = writes.at(place * 8)
                     old = cell.load("i64")
                     written.value = old
-                    near = old.gt(lowest) & (old & GLOBAL_THREAD).ne(me)
-                    wrong.value = wrong.value | (old.ne(0) & ((old >> BLOCK).ne(block) | near))
-                    with c.if_(c.stores):
-                        cell.store(stamp | me)
+                    kind, here = (old >> GLOBAL_SEVERAL) & 3, (old >> BLOCK).eq(block)
+                    mine = (old & GLOBAL_THREAD).eq(me) & kind.lt(2)
+                    near = old.gt(lowest) & ~mine
+                    # after an atomic nothing remains of a store, which other blocks may race with
+                    plain = kind.eq(0) & ~(here & (mine | (old.le(lowest) & alone)))
+                    against = updates.select(plain, ~here | kind.eq(3) | near)
+                    wrong.value = wrong.value | (old.ne(0) & against)
+                    others = kind.ne(0) & (~here | kind.eq(3))
+                    many = others.select(c.const("i64", 3), (kind.ne(0) & near).select(c.const("i64", 2), 1))
+                    with c.if_(changes):
+                        cell.store(stamp | updates.select(many << GLOBAL_SEVERAL, 0) | me)
                 with c.if_(reads.ne(None)):
                     cell = reads.at(place * 8)
                     old = cell.load("i64")
@@ -77,7 +91,7 @@ def _global_access(module: Module) -> None:
                         kind = far.select(c.const("i64", 2), one)
                         cell.store(stamp | (kind << GLOBAL_SEVERAL) | me)
 
-                    c.either(c.stores, stored, loaded)
+                    c.either(changes, stored, loaded)
                 with c.if_(has_undefined):
                     unset = c.variable("i32", 0)
 
@@ -104,10 +118,10 @@ def _find(c: Code, low: Value, end: Value, ones: Value, failed: int) -> None:
         c.return_(failed)
 
 
-def _check(c: Code, addresses: Value, stores: Value, row: Value, failed: int) -> None:
+def _check(c: Code, addresses: Value, does: Value, row: Value, failed: int) -> None:
     """Return ``failed`` if the interpreter might report the access."""
     cells = (c.size >> get(c, "global_shift")).to("i32")
-    wrong = c.call("global_access", "i32", c.context, c.cache, addresses, c.mask, cells, c.thread, stores, row)
+    wrong = c.call("global_access", "i32", c.context, c.cache, addresses, c.mask, cells, c.thread, does, row)
     with c.if_(wrong.ne(0), rare=True):
         c.return_(failed)
 
@@ -117,7 +131,7 @@ def _global_place(module: Module) -> None:
     ``addresses`` receives their addresses, valid in all lanes. Returns BAIL, or 1 if the lanes access consecutive
     elements, otherwise 0."""
     arguments = {"cache": "ptr", "bases": "ptr", "offset": "i64", "mask": "i32", "size": "i64", "addresses": "ptr"}
-    arguments |= {"site": "ptr", "thread": "i32", "stores": "i1"}
+    arguments |= {"site": "ptr", "thread": "i32", "does": "i32"}
     with module.function("global_place", "i32", context="ptr", **arguments) as c:
         given = c.bases.load(I64, 32) + c.offset.splat(LANES)
         first = c.first_bit(c.mask)
@@ -143,19 +157,22 @@ def _global_place(module: Module) -> None:
             count = c.ones(c.mask).to("i64")
             bump(c, c.site, "requests", 1)
             bump(c, c.site, "lanes", count)
-            bump(c, c.site, "ideal", (count * c.size + 31) >> 5)
+            cost, fewest = c.variable("i64", 0), (count * c.size + 31) >> 5
 
             def few() -> None:
-                bump(c, c.site, "cost", (high.value >> 5) - (low.value >> 5) + 1)
+                cost.value = (high.value >> 5) - (low.value >> 5) + 1
 
             def many() -> None:
-                bump(c, c.site, "cost", c.call("sectors", "i64", c.addresses, c.mask, low.value))
+                cost.value = c.call("sectors", "i64", c.addresses, c.mask, low.value)
 
-            # between lanes that are far apart, sectors are left out
-            lanes = c.mask >> first
-            c.either(in_row & (lanes & (lanes + 1)).eq(0), few, many)
+            # lanes that do not take part may leave out a sector
+            active = c.mask >> first
+            c.either(in_row & (active & (active + 1)).eq(0), few, many)
+            bump(c, c.site, "cost", cost.value)
+            # fewer if lanes share bytes
+            bump(c, c.site, "ideal", fewest.gt(cost.value).select(cost.value, fewest))
         with c.if_(c.cache.at(CACHE["flags"]).load("i64").ne(0)):
-            _check(c, c.addresses, c.stores, in_row, BAIL)
+            _check(c, c.addresses, c.does, in_row, BAIL)
         c.return_(in_row.to("i32"))
 
 
@@ -174,7 +191,7 @@ _GLOBAL |= {"thread": "i32", "site": "ptr"}
 def _global_load(module: Module) -> None:
     """A load of global memory: ``elements`` of ``width`` bytes, into the registers at ``values``."""
     with module.function("global_load", "i32", context="ptr", **_GLOBAL) as c:
-        addresses, row, shift = _place(c, 0)
+        addresses, row, shift = place_access(c, LOADS)
         with c.if_(row.ne(0) & c.elements.eq(1) & c.width.eq(4) & c.mask.eq(-1)):
             values = c.pointer(addresses.load("i64") + shift).load(I32, 4)
             c.values.load("ptr").store(values, 32)
@@ -231,7 +248,7 @@ def _gather(c: Code, addresses: Value, shift: Value) -> None:
             to.mix(here, found.value, 4)
 
 
-def _place(c: Code, stores: int) -> tuple[Value, Value, Value]:
+def place_access(c: Code, does: int) -> tuple[Value, Value, Value]:
     """Call ``global_place``; returns the addresses, whether they are in a row, and what to add for the host's."""
     addresses = c.array("i64", LANES)
     size = (c.elements * c.width).to("i64")
@@ -245,7 +262,7 @@ def _place(c: Code, stores: int) -> tuple[Value, Value, Value]:
         addresses,
         c.site,
         c.thread,
-        c.const("i1", stores),
+        c.const("i32", does),
     )
     row = c.call("global_place", "i32", *arguments)
     with c.if_(row.is_("slt", 0), rare=True):
@@ -256,7 +273,7 @@ def _place(c: Code, stores: int) -> tuple[Value, Value, Value]:
 def _global_store(module: Module) -> None:
     """A store to global memory, as ``global_load``."""
     with module.function("global_store", "i32", context="ptr", **_GLOBAL) as c:
-        addresses, row, shift = _place(c, 1)
+        addresses, row, shift = place_access(c, STORES)
         with c.if_(row.ne(0) & c.elements.eq(1) & c.width.eq(4) & c.mask.eq(-1)):
             c.pointer(addresses.load("i64") + shift).store(c.values.load("ptr").load(I32, 32), 4)
             c.return_(FINE)
@@ -277,8 +294,27 @@ def _global_one(module: Module) -> None:
             addresses = c.array("i64", LANES)
             addresses.store(c.place.splat(LANES), 32)
             false = c.const("i1", 0)
-            _check(c, addresses, false, false, 0)
+            _check(c, addresses, c.const("i32", LOADS), false, 0)
         c.return_(c.place + c.cache.at(CACHE["shift"]).load("i64"))
 
 
-FUNCTIONS = (_global_access, _global_place, _global_load, _global_one, _global_store)
+def _global_atomic(module: Module) -> None:
+    """The checks and counts of an atomic on one element of ``width`` bytes per lane. ``hosts``: receives the host's
+    addresses. ``table``: the atomic's place in the table of atomics; ``ordered``: its results depend on the order of
+    the lanes, which is the interpreter's only if all blocks execute it after as many barriers."""
+    arguments = {"cache": "ptr", "bases": "ptr", "offset": "i64", "mask": "i32", "elements": "i32", "width": "i32"}
+    arguments |= {"hosts": "ptr", "table": "ptr", "ordered": "i1", "thread": "i32", "site": "ptr"}
+    with module.function("global_atomic", "i32", context="ptr", **arguments) as c:
+        addresses, _, shift = place_access(c, UPDATES)
+        note_atomic(c, addresses, (c.elements * c.width).to("i64"))
+        with c.if_(c.ordered):
+            phase, place = get(c, "phase") + 1, c.table.at(ATOMIC["phase"])
+            known = place.load("i64")
+            with c.if_(known.ne(0) & known.ne(phase), rare=True):
+                c.return_(BAIL)
+            place.store(phase)
+        c.hosts.store(addresses.load(I64, 32) + shift.splat(LANES), 32)
+        c.return_(FINE)
+
+
+FUNCTIONS = (_global_access, _global_place, _global_load, _global_one, _global_store, _global_atomic)

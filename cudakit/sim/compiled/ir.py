@@ -353,6 +353,13 @@ class Code:
         name = f"llvm.masked.gather.{mangled(kind)}.{mangled(places.kind)}"
         return self.call(name, kind, places, self.const("i32", size_of(kind)), everywhere, self.const(kind, 0))
 
+    def scatter(self, value: Value, places: Value, chosen: Value | None = None) -> None:
+        """Store the elements of a vector, or the ``chosen`` ones, each to its own place in memory, which is aligned. Of
+        elements for one place the last one is stored."""
+        chosen = chosen or self.const(like(value.kind, "i1"), 1)
+        name = f"llvm.masked.scatter.{mangled(value.kind)}.{mangled(places.kind)}"
+        self.call(name, "void", value, places, self.const("i32", size_of(value.kind)), chosen)
+
     def lane_numbers(self, kind: str, count: int, step: int = 1) -> Value:
         kind = f"<{count} x {kind}>"
         return Value(self, kind, literal(kind, [n * step for n in range(count)]))

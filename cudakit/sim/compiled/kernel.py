@@ -7,6 +7,7 @@ warp for each run of lane-wise instructions, and calls of the runtime (runtime.p
 from __future__ import annotations
 
 from cudakit.sim.compiled.accesses import parts_of, space_of
+from cudakit.sim.compiled.atomics import ATOMICS, AtomicForm
 from cudakit.sim.compiled.basic_block import BlockWriter
 from cudakit.sim.compiled.context import I32, address, get
 from cudakit.sim.compiled.kernel_code import Counted, Group, KernelCode
@@ -22,6 +23,8 @@ class KernelWriter(KernelCode):
         """Write the kernel; raises Unsupported."""
         blocks = self.program.blocks
         self.grouped = {}
+        updates = [i for block in blocks for i in block.instructions if i.opcode in ATOMICS]
+        self.ordered = any(AtomicForm(i, unused=self.unread(i)).commutes is None for i in updates)
         for block in blocks:
             self._group(block)
         with self.module.function(
@@ -30,6 +33,7 @@ class KernelWriter(KernelCode):
             self.code, self.chunk = code, None
             self.params, self.shared = address(code, "params"), address(code, "shared")
             self.site_table, self.caches = address(code, "sites"), address(code, "caches")
+            self.atomics = address(code, "atomics")
             self.counts, self.limit = address(code, "counts"), get(code, "step_limit")
             self.vectors = code.array("ptr", 8)
             self._schedule(len(blocks))
@@ -67,7 +71,8 @@ class KernelWriter(KernelCode):
         code.line(f"ret i32 {BAIL}")
 
     def _group(self, block: BasicBlock) -> None:
-        """Assign the loads of shared memory to groups: equal base and size, and no store in between."""
+        """Assign the loads of shared memory to groups: equal base and size, offsets that differ by multiples of the
+        size, and no store in between."""
         versions: dict[str, int] = {}
         stores = 0
         groups: dict[tuple[object, ...], Group] = {}
@@ -77,14 +82,20 @@ class KernelWriter(KernelCode):
                 if instruction.opcode == "ld":
                     base, offset = parts_of(instruction.operands[1])
                     name = base.name if isinstance(base, (Register, Symbol)) else None
-                    key = (name, versions.get(name or "", 0), stores, access.size, access.counted, access.paired)
+                    rest = offset % access.size
+                    # a load with a guard is a group of its own
+                    alone = None if instruction.guard is None else id(instruction)
+                    version = versions.get(name or "", 0)
+                    key = (name, version, stores, access.size, access.counted, access.paired, rest, alone)
                     if key not in groups:
                         place = self.place(Counted("shared", access.counted))
-                        groups[key] = Group(place, access.size, access.counted * 2 + access.paired)
+                        groups[key] = Group(place, access.size, access.counted * 2 + access.paired, rest)
                     groups[key].offsets.append(offset)
                     self.counted[groups[key].place].sites.append(access.site)
                     self.grouped[id(instruction)] = groups[key]
                 else:
                     stores += 1
+            elif instruction.opcode in ATOMICS or instruction.opcode == "cp":
+                stores += 1
             for register in writes_of(instruction):
                 versions[register.name] = versions.get(register.name, 0) + 1

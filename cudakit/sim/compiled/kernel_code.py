@@ -13,7 +13,7 @@ from cudakit.sim.compiled.ir import Code, Module, Value
 from cudakit.sim.compiled.layout import CONTEXT, LANES, SITE_BYTES, WIDTH
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.memory import round_up
-from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.program import Program, unread
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
 from cudakit.sim.values.lanewise import width
@@ -30,24 +30,35 @@ _LANEMASKS: dict[str, Callable[[Value], Value]] = {
 
 @dataclass
 class Counted:
-    """The meaning of a place in the table of sites: requests of ``size`` bytes per lane in shared or global memory
-    ("shared", "global"), or other instructions ("other"), for one site or for several with equal counts."""
+    """The meaning of a place in the table of sites: requests of ``size`` bytes per lane in one state space ("shared",
+    "global", "local"), or other instructions ("other"), for one site or for several with equal counts."""
 
     kind: str
     size: int
     sites: list[Site] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Updates:
+    """An atomic: its state space ("shared", "global"), and the operation and type if its updates commute with those of
+    others of the same; None if the order of the lanes decides its results."""
+
+    space: str
+    commutes: tuple[str, str] | None
+
+
 @dataclass
 class Group:
-    """Loads of shared memory with one base, which are checked and counted together."""
+    """Loads of shared memory with one base, which are checked and counted together. ``rest``: the remainder of their
+    offsets divided by their size."""
 
     place: int
     size: int
     kind: int
+    rest: int
     offsets: list[int] = field(default_factory=list)
     begun: bool = False
-    # set when the group is begun: the byte offsets of the lanes, and how they lie
+    # set when the group is begun: the byte offsets of the lanes' bases plus the rest, and how they lie
     scratch: Value = field(init=False)
     lie: Value = field(init=False)
 
@@ -57,8 +68,9 @@ class KernelCode:
 
     ``accesses`` and ``sites`` are the interpreter's, by the id of their instruction; ``address_of`` returns the address
     of a variable within its space; ``shared_granule`` is the number of bytes of shared memory that are checked
-    together. ``counted`` are the places of the table of sites, ``found`` the accesses to global memory that remember an
-    allocation.
+    together. ``counted`` are the places of the table of sites, ``found`` the sites of the accesses to global memory
+    that remember an allocation, ``updates`` the atomics. ``ordered``: the order of the lanes decides the results of one
+    of these; ``copies``: there are asynchronous copies.
     """
 
     # set while the kernel is written: its code, the vector of the current loop, pointers and words of the context, and
@@ -69,6 +81,7 @@ class KernelCode:
     shared: Value
     site_table: Value
     caches: Value
+    atomics: Value
     counts: Value
     limit: Value
     vectors: Value
@@ -78,13 +91,14 @@ class KernelCode:
     next: Value
     alone: Value
     together: Value
+    ordered: bool
 
     def __init__(
         self,
         module: Module,
         program: Program,
         accesses: Mapping[int, MemoryAccess],
-        sites: Mapping[int, Site],
+        sites: Mapping[int, list[Site]],
         param_offsets: Mapping[str, int],
         address_of: Callable[[str], int],
         shared_granule: int,
@@ -93,7 +107,10 @@ class KernelCode:
         self.accesses, self.sites, self.param_offsets, self.address_of = accesses, sites, param_offsets, address_of
         self.uniformity = Uniformity(program)
         self.counted: list[Counted] = []
-        self.found: list[MemoryAccess] = []
+        self.found: list[Site] = []
+        self.updates: list[Updates] = []
+        self.copies = False
+        self.unread = unread(program)
         self.places: dict[str, int] = {}
         # registers that may be read before they are written, and the places of the masks of the lanes that wrote them
         unset = [name for name, slot in program.slots.items() if slot in program.unset]
@@ -149,6 +166,8 @@ class KernelCode:
         raise Unsupported("this operand")
 
     def symbol(self, name: str) -> int:
+        if name in self.program.local_offsets:
+            return self.program.local_offsets[name]
         try:
             return self.address_of(name)
         except KeyError:

@@ -9,20 +9,26 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from cudakit.sim.compiled.arithmetic import Unsupported
+from cudakit.sim.compiled.atomics import ATOMICS
 from cudakit.sim.compiled.ir import Module
 from cudakit.sim.compiled.kernel import KernelWriter
 from cudakit.sim.compiled.layout import (
+    ATOMIC,
+    ATOMIC_BYTES,
     BAIL,
     CACHE,
     CACHE_BYTES,
     CONTEXT,
     CONTEXT_BYTES,
+    COPIES_MOST,
+    COPY_BYTES,
     EXITED,
     FINE,
     LANES,
@@ -82,10 +88,17 @@ class CompiledKernel:
         if source.refusal:
             raise Unsupported(source.refusal)
         program = source.program
+        if program.kept:
+            raise Unsupported("parameters in local memory")
         owners = (getattr(value, "__self__", None) for value in program.namespace.values())
-        accesses = {id(one.site.instruction): one for one in owners if isinstance(one, MemoryAccess)}
+        # those of atomics are an attribute of their owners
+        known = (one if isinstance(one, MemoryAccess) else getattr(one, "access", None) for one in owners)
+        accesses = {id(one.site.instruction): one for one in known if isinstance(one, MemoryAccess)}
         own = {id(instruction) for instruction in program.function.instructions}
-        sites = {id(site.instruction): site for site in source.sites if id(site.instruction) in own}
+        sites: dict[int, list[Site]] = {}
+        for site in source.sites:
+            if id(site.instruction) in own:
+                sites.setdefault(id(site.instruction), []).append(site)
         self._module = Module(halves=converts_halves())
         self.writer = KernelWriter(
             self._module, program, accesses, sites, source.param_offsets, source.address_of, source.shared_granule
@@ -159,9 +172,16 @@ class _Launch:
             ("counts", 24 * len(writer.program.blocks)),
             ("registers", writer.register_bytes * warps),
             ("states", STATE_BYTES * warps),
+            ("atomics", ATOMIC_BYTES * max(len(writer.updates), 1)),
         ):
             self._keep(name, size)
+        self.atomics = self.kept["atomics"].view(np.int64).reshape(-1, ATOMIC_BYTES // 8)
+        self.atomics[:, ATOMIC["low"] // 8] = np.iinfo(np.int64).max
         self._keep("pending", PENDING_BYTES * (PENDING_MOST + 1), None)
+        local = round_up(run.local_bytes, 32) * warps
+        self._keep("local", LANES * local, None)
+        self._keep("local_written", 4 * local, None)
+        self._keep("copies", COPY_BYTES * COPIES_MOST * warps * writer.copies, None)
         places = self._keep("start_states", STATE_BYTES * warps).view(np.int32).reshape(warps, -1)
         if config.threads % LANES:
             places[-1, config.threads % LANES : LANES] = EXITED
@@ -183,14 +203,19 @@ class _Launch:
             "shared_bytes": shared_bytes,
             "shared_cells": shared_cells,
             "shared_shift": shared_shift,
+            # at most 64 chunks
+            "chunk_shift": max((shared_bytes - 1).bit_length() - 6, 0),
             "global_shift": self.global_shift,
             "warps": warps,
+            "local_limit": run.local_bytes,
+            "local_stride": round_up(run.local_bytes, 32),
             "register_bytes": writer.register_bytes,
             "unset_bytes": writer.unset_bytes,
             "patterns": kernel.patterns.ctypes.data,
             "step_limit": min(config.step_limit, 1 << 62),
             "counting": config.counting,
-            "checked": self.checked,
+            # of shared memory: without the checks a copy would be seen before it has been waited for
+            "checked": self.checked or writer.copies,
             "init": "init" in run.checks,
         }
         for name, value in values.items():
@@ -206,7 +231,8 @@ class _Launch:
             # in parts, so that an interrupt (Ctrl-C) has to wait for a part only
             count, started = min(step, blocks - first), perf_counter()
             status = self.kernel.run_blocks(self.context.ctypes.data, self.kernel.warp, first, first + count)
-            if status != FINE or self.error is not None or self._counts_would_differ():
+            different = self._counts_would_differ() or self._order_would_differ()
+            if status != FINE or self.error is not None or different:
                 for allocation, store in self.saved.items():
                     allocation.store[:] = store
                 if self.error is not None:
@@ -224,6 +250,21 @@ class _Launch:
         tired, parted = (self.words[CONTEXT[name] // 8] for name in ("tired", "parted"))
         return self.launch.counting and bool(tired and parted)
 
+    def _order_would_differ(self) -> bool:
+        """Whether the interpreter might execute atomics in another order that has other results: of several on the same
+        bytes that do not commute, or of lanes that wait for a long loop."""
+        updates = self.kernel.writer.updates
+        low, high = (self.atomics[:, ATOMIC[name] // 8].tolist() for name in ("low", "high"))
+        used = [number for number in range(len(updates)) if low[number] < high[number]]
+        if self.words[CONTEXT["tired"] // 8] and any(updates[number].commutes is None for number in used):
+            return True
+        for one, other in combinations(used, 2):
+            meet = low[one] < high[other] and low[other] < high[one]
+            alike = updates[one].commutes is not None and updates[one] == updates[other]
+            if meet and updates[one].space == updates[other].space and not alike:
+                return True
+        return False
+
     def _find(self, pointer: int, low: int, end: int) -> int:
         """Find the allocation of an access, for its place in ``caches`` at ``pointer``."""
         try:
@@ -234,14 +275,15 @@ class _Launch:
 
     def _found(self, pointer: int, low: int, end: int) -> int:
         number = (pointer - self.caches.ctypes.data) // CACHE_BYTES
-        access = self.kernel.writer.found[number]
-        stores = access.site.instruction.opcode == "st"
+        instruction = self.kernel.writer.found[number].instruction
+        opcode = instruction.opcode
+        stores, updates = opcode in ("st", *ATOMICS), opcode in ATOMICS
         try:
             allocation = self.launch.space.covering(low, end - low)
         except MemoryFault:
             return BAIL
         may_change = self.written is None or allocation in self.written
-        cached = "nc" in access.site.instruction.modifiers and may_change
+        cached = "nc" in instruction.modifiers and may_change
         large = may_change and len(allocation.store) > _MOST_SAVED
         bounds = allocation.bounds
         first, last = (allocation.address, allocation.end) if bounds is None else (bounds.start, bounds.end)
@@ -263,7 +305,7 @@ class _Launch:
                 self.caches[same, CACHE["reads"] // 8] = reads
             elif allocation in self.reads:
                 reads = self._table(self.reads, allocation)
-        if "init" in self.launch.checks and not stores:
+        if "init" in self.launch.checks and (updates or not stores):
             found = allocation.undefined_bytes()
             if found is not None:
                 self.stores.append(found)
@@ -307,12 +349,12 @@ class _Launch:
             return
         table = self.kept["sites"].view(np.int64).reshape(-1, SITE_BYTES // 8)
         for counted, row in zip(writer.counted, table.tolist(), strict=False):
-            requests, lanes, cost, ideal, worst = (
-                row[SITE[name] // 8] for name in ("requests", "lanes", "cost", "ideal", "worst")
-            )
+            requests, lanes, cost, ideal, worst, depth, deepest = (row[place // 8] for place in SITE.values())
             # a load that ptxas merges with its neighbours is counted at the first of them
             for site in counted.sites if requests and (counted.size or counted.kind == "other") else ():
                 tally = run.tally(site)
+                tally.depth += depth
+                tally.worst_depth = max(tally.worst_depth, deepest)
                 if counted.kind == "other":
                     tally.requests += requests
                     tally.lanes += lanes
@@ -321,6 +363,9 @@ class _Launch:
                     tally.global_bytes += lanes * counted.size
                     tally.sectors += cost
                     tally.ideal_sectors += ideal
+                elif counted.kind == "local":
+                    tally.local_requests += requests
+                    tally.local_bytes += lanes * counted.size
                 else:
                     tally.wavefront_requests += requests
                     tally.shared_bytes += lanes * counted.size

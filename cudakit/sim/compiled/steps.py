@@ -12,7 +12,7 @@ from cudakit.sim.compiled.kernel_code import KernelCode
 from cudakit.sim.compiled.layout import CHUNKS, LANES, WIDTH
 from cudakit.sim.compiled.operands import RegisterOperands
 from cudakit.sim.lockstep.program import BasicBlock, follows, reads_of, writes_of
-from cudakit.sim.ptx.ir import Instruction, Operand, Register
+from cudakit.sim.ptx.ir import Instruction, Negated, Operand, Register
 from cudakit.sim.values.lanewise import width
 
 
@@ -141,6 +141,17 @@ class StepWriter:
         if self.divergent:
             bits = (place.load("i32") & ~kernel.mask) | (bits & kernel.mask)
         place.store(bits)
+
+    def _voters(self, operand: Operand | None) -> Value:
+        """The active lanes whose predicate is true, as bits."""
+        kernel, code = self.kernel, self.code
+        negated = isinstance(operand, Negated)
+        source = operand.register if isinstance(operand, Negated) else operand
+        if isinstance(source, Register) and kernel.varies(source.name):
+            bits = kernel.register(source.name).load("i32")
+        else:
+            bits = self.uniform.read(source, "pred").select(code.const("i32", -1), code.const("i32", 0))
+        return (~bits if negated else bits) & kernel.mask
 
     def _spread(self, operand: Operand | None, kind: str) -> Value:
         """Memory that holds an operand's value in each lane."""

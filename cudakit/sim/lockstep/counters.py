@@ -24,12 +24,12 @@ SourceLine = tuple[str, int]
 class LineCounters:
     """The counters of one source line of a kernel, named as in ``Counters``.
 
-    ``*_ideal_sectors`` is the minimum if no two active lanes share a byte. ``worst_bank_conflict`` is the n of the
-    worst n-way conflict of a request, ``worst_contention`` the largest number of lanes at one address. ``mix`` is the
-    number of instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without classes that do not occur.
-    ``distributed_requests`` are requests to the shared memory of other blocks of a cluster; the ``shared_*`` counters
-    do not include them. ``short_branches`` are the ``branches`` that ptxas usually turns into predicates: over a few
-    instructions, or to the kernel's end.
+    ``*_ideal_sectors`` is the minimum if no two active lanes share a byte, and never more than the sectors.
+    ``worst_bank_conflict`` is the n of the worst n-way conflict of a request, ``worst_contention`` the largest number
+    of lanes at one address. ``mix`` is the number of instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without
+    classes that do not occur. ``distributed_requests`` are requests to the shared memory of other blocks of a cluster;
+    the ``shared_*`` counters do not include them. ``short_branches`` are the ``branches`` that ptxas usually turns into
+    predicates: over a few instructions, or to the kernel's end.
     """
 
     instructions: int = 0

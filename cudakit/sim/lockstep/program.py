@@ -295,15 +295,23 @@ def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
             found.append(operand)
 
 
+def unread(program: Program) -> Callable[[Instruction], bool]:
+    """Whether no instruction reads any result of an instruction, which may be an atomic that only updates memory."""
+    read = {operand for block in program.blocks for i in block.instructions for operand in reads_of(i)}
+    return lambda instruction: read.isdisjoint(writes_of(instruction))
+
+
 def find_spins(program: Program) -> None:
     """Mark the backward jumps of loops in which lanes may wait for stores of other lanes."""
     blocks = program.blocks
+    unused = unread(program)
     for index, block in enumerate(blocks):
         first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
         if first > index:
             continue
         inside = [i for b in blocks[first : index + 1] for i in b.instructions]
-        if any(row_of(i).spins for i in inside):
+        # an atomic waits for nothing if its result is not used
+        if any(row_of(i).spins and not (i.opcode == "atom" and unused(i)) for i in inside):
             block.spins = True
             program.spins = True
 

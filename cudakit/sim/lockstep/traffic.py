@@ -108,8 +108,13 @@ def ideal_sectors(lanes: LaneSet, size: int) -> int:
     key = ("ideal sectors", size)
     found: int | None = lanes.cache.get(key)
     if found is None:
-        counts = lanes.warp_counts[lanes.warps]
-        found = lanes.cache[key] = int((-(-counts * size // 32)).sum())
+        found = lanes.cache[key] = int(_fewest_sectors(lanes, size).sum())
+    return found
+
+
+def _fewest_sectors(lanes: LaneSet, size: int) -> Array:
+    """``ideal_sectors`` of each warp."""
+    found: Array = -(-lanes.warp_counts[lanes.warps] * size // 32)
     return found
 
 
@@ -135,7 +140,6 @@ def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, break
     ``breaks``: the positions after which the next lane's address is not the next element.
     """
     tally.sector_requests += lanes.warp_count
-    tally.ideal_sectors += ideal_sectors(lanes, size)
     tally.global_bytes += lanes.count * size
     starts = lanes.warp_starts
     if len(breaks) < len(starts) and _are_starts(lanes, breaks):
@@ -145,10 +149,14 @@ def count_sectors(tally: Tally, lanes: LaneSet, offsets: Array, size: int, break
         # an aligned element of at most 32 bytes is within one sector
         sectors = (last >> np.uint64(5)) - (first >> np.uint64(5))
         tally.sectors += int(sectors.sum()) + len(starts)
+        tally.ideal_sectors += ideal_sectors(lanes, size)
         return
     rows = _rows(lanes, (offsets >> np.uint64(5)).astype(np.uint32))
     rows.sort(axis=1)
-    tally.sectors += lanes.warp_count + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
+    sectors = 1 + np.count_nonzero(rows[:, 1:] != rows[:, :-1], axis=1)
+    tally.sectors += int(sectors.sum())
+    # fewer if lanes share bytes
+    tally.ideal_sectors += int(np.minimum(sectors, _fewest_sectors(lanes, size)).sum())
 
 
 def _are_starts(lanes: LaneSet, breaks: Array) -> bool:

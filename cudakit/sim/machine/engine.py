@@ -174,7 +174,7 @@ def _source(function: LoadedFunction) -> KernelSource:
         return shared[name] if name in shared else variables[name][0]
 
     params = zip(function.program.function.params, function.params, strict=True)
-    plain = len(function.reachable) == 1 and not (function.local_bytes or function.reserves_shared or function.spins)
+    plain = len(function.reachable) == 1 and not (function.reserves_shared or function.spins)
     return KernelSource(
         function.program,
         function.module.sites.all,
@@ -182,7 +182,7 @@ def _source(function: LoadedFunction) -> KernelSource:
         address_of,
         function.reach.shared_granule,
         function.reach.global_granule,
-        "" if plain else "calls, local memory, cooperative groups of several blocks, or lanes that wait for others",
+        "" if plain else "calls, cooperative groups of several blocks, or lanes that wait for others",
     )
 
 
