@@ -12,10 +12,18 @@ from simdevice import ALL_CHECKS, SimDevice
 
 import cudakit
 from cudakit import ops
+from cudakit.sim.compiled import kept_code
 from cudakit.sim.lockstep.report import KernelFault
 from cudakit.sim.machine import engine
 
 pytest.importorskip("llvmlite", reason="machine code needs llvmlite, of the extra 'compiled'")
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch) -> None:
+    """No machine code of earlier processes, or of other tests."""
+    monkeypatch.setattr(kept_code, "_store", None)
+
 
 SOURCE = r"""
 extern "C" __global__ void halves(const unsigned short* x, unsigned char* y, short* z, int n) {
