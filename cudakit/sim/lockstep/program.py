@@ -6,7 +6,7 @@ the instruction that ends it, which the scheduler (control.py) executes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
@@ -295,17 +295,29 @@ def _gather(operands: Iterable[Operand | None], found: list[Operand]) -> None:
             found.append(operand)
 
 
-def find_spins(program: Program) -> None:
-    """Mark the backward jumps of loops in which lanes may wait for stores of other lanes."""
-    blocks = program.blocks
-    for index, block in enumerate(blocks):
-        first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
-        if first > index:
-            continue
-        inside = [i for b in blocks[first : index + 1] for i in b.instructions]
-        if any(row_of(i).spins for i in inside):
-            block.spins = True
-            program.spins = True
+def find_spins(programs: Mapping[str, Program]) -> None:
+    """Mark the backward jumps of loops in which lanes may wait for stores of other lanes, be it in functions that the
+    loops call."""
+    waits = {name for name, p in programs.items() if any(_may_wait(block, ()) for block in p.blocks)}
+    known = -1
+    while known < len(waits):
+        known = len(waits)
+        waits |= {name for name, program in programs.items() if not waits.isdisjoint(program.callees)}
+    for program in programs.values():
+        blocks = program.blocks
+        for index, block in enumerate(blocks):
+            first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
+            if any(_may_wait(inside, waits) for inside in blocks[first : index + 1]):
+                block.spins = program.spins = True
+
+
+def _may_wait(block: BasicBlock, waits: Container[str]) -> bool:
+    """Whether a block has an instruction of a waiting loop, or calls one of the functions ``waits``."""
+    if any(row_of(instruction).spins for instruction in block.instructions):
+        return True
+    if block.kind == INDIRECT:
+        return any(callee.name in waits for callee in block.pointers.callees.values())
+    return block.kind == CALL and block.callee_name in waits
 
 
 def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
