@@ -18,6 +18,7 @@ from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.loops import LoopWatch
 from cudakit.sim.lockstep.masks import FULL, check_masks, fail_missing
+from cudakit.sim.lockstep.owners import note_call
 from cudakit.sim.lockstep.pointers import called, divergent_warps
 from cudakit.sim.lockstep.program import (
     BARRIER,
@@ -257,6 +258,8 @@ class LaneScheduler:
         if "init" in self.run.checks and callee.unset:
             f.frames[-1].undefined = unwritten(callee, f.lanes.count)
         f.program, f.regs, f.block = callee, regs, 0
+        if callee.local_bytes:
+            note_call(self.batch, f.lanes, len(f.frames) - 1)
         if self.batch.guard is not None:
             self.batch.guard.enter(f.lanes, base, callee.local_bytes)
 

@@ -17,6 +17,7 @@ from cudakit.sim.lockstep.memory import (
     Allocation,
     MemoryFault,
 )
+from cudakit.sim.lockstep.owners import own_offsets
 from cudakit.sim.lockstep.pieces import (
     CLUSTER,
     CONST,
@@ -300,6 +301,9 @@ class AddressResolver:
         store, limit = batch.local, batch.run.local_bytes
         offsets = address.astype(np.int64) + (self.offset - window)
         low, high = int(offsets.min()), int(offsets.max())
+        if high > limit:
+            offsets = own_offsets(f, lanes, offsets, self.site, size)
+            low, high = int(offsets.min()), int(offsets.max())
         if low < 0 or high + size > limit or store is None:
             wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
             self._bad_local(f, "out of bounds", limit, offsets, wrong)
