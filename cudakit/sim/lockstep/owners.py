@@ -52,8 +52,8 @@ def to_generic(f: Fragment, address: Any) -> Any:
 
 
 def own_offsets(f: Fragment, lanes: LaneSet, addresses: Array, site: Site, size: int) -> Array:
-    """The offsets that the local addresses of an access name in their lane's memory. Stops the kernel if an address names a variable of
-    another thread, or of a call that has returned."""
+    """The offsets that the local addresses of an access name in their lane's memory. Stops the kernel if an address
+    names a variable of another thread, or of a call that has returned."""
     offsets, calls, threads = _parts(np.broadcast_to(addresses, (lanes.count,)))
     owned = (threads > 0) & (threads <= min(f.batch.run.config.blocks * f.batch.geometry.threads, _THREADS))
     foreign = owned & (threads != _threads(f.batch, lanes))
