@@ -14,6 +14,7 @@ from cudakit.sim.lockstep.locate import AddressResolver
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import row_of
+from cudakit.sim.values.lanewise import width
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
 # the scopes of strong accesses and fences: the threads of a block, of a cluster, or of the whole device and system
@@ -25,6 +26,18 @@ def scope_of(instruction: Instruction) -> int:
     if "cta" in instruction.modifiers:
         return BLOCK
     return CLUSTER if "cluster" in instruction.modifiers else DEVICE
+
+
+def unit_of(instruction: Instruction) -> int:
+    """The bytes that a strong access reads or writes as one: 4, 8 or 16 for each element; 0 if the access is weak, or
+    of smaller elements, on which cuda::atomic uses both accesses of their size and atomics of 4 bytes."""
+    kind = instruction.modifiers[-1]
+    size = width(kind) // 8
+    return size if size >= 4 and not kind.endswith("16x2") and _is_strong(instruction) else 0
+
+
+def _is_strong(instruction: Instruction) -> bool:
+    return row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
 
 
 def _acquires(instruction: Instruction) -> bool:
@@ -41,18 +54,20 @@ class MemoryAccess(AddressResolver):
     """One access instruction.
 
     ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race if the
-    ``scope`` of each includes the other's thread. ``releases``: it publishes earlier accesses without a fence.
-    ``acquires``: accesses that follow it see what the write that it reads publishes, without a fence.
+    ``scope`` of each includes the other's thread, and their elements are of one size (``unit``). ``releases``: it
+    publishes earlier accesses without a fence. ``acquires``: accesses that follow it see what the write that it reads
+    publishes, without a fence.
     ``unused`` are the elements whose values are never read, such as the padding of a structure, ``copied`` those whose
     values are only stored again. ``followed``: it loads registers, so that undefined values are followed and reported
     when they are used."""
 
-    __slots__ = ("acquires", "copied", "followed", "releases", "scope", "strong", "unused")
+    __slots__ = ("acquires", "copied", "followed", "releases", "scope", "strong", "unit", "unused")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         super().__init__(site, space, offset, width, count)
         instruction = site.instruction
-        self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
+        self.strong = _is_strong(instruction)
+        self.unit = unit_of(instruction) if self.strong else 0
         self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
         self.acquires = _acquires(instruction)
