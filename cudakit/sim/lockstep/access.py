@@ -17,6 +17,8 @@ from cudakit.sim.ptx.opcodes import row_of
 from cudakit.sim.values.lanewise import width
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
+# an atomic with one of these does not acquire
+_NO_ACQUIRE = frozenset(("relaxed", "release", "cas", "exch"))
 # the scopes of strong accesses and fences: the threads of a block, of a cluster, or of the whole device and system
 BLOCK, CLUSTER, DEVICE = range(3)
 
@@ -45,9 +47,10 @@ def _acquires(instruction: Instruction) -> bool:
         return False  # its read is not part of an acquire pattern
     if not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers):
         return True
-    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic in the programming guide's own
-    # last-block reduction, and an H200 shows no stale value after one.
-    return instruction.opcode == "atom" and {"relaxed", "release"}.isdisjoint(instruction.modifiers)
+    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic that counts the blocks in the
+    # programming guide's own last-block reduction, and an H200 shows no stale value after one. Those of locks and lists
+    # need the fence.
+    return instruction.opcode == "atom" and _NO_ACQUIRE.isdisjoint(instruction.modifiers)
 
 
 class MemoryAccess(AddressResolver):
