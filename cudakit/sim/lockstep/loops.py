@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from cudakit.sim.lockstep.fragment import Batch, Fragment
+from cudakit.sim.lockstep.loop_forms import form_of, loops_around
 from cudakit.sim.lockstep.program import BasicBlock
 from cudakit.sim.lockstep.queue import FragmentQueue
 
@@ -17,6 +18,10 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 _TIRED_SPIN = 4
 # backward jumps without any progress before a hang is looked for in a loop that waits for other lanes
 _IDLE = 2000
+# the steps between two looks at a loop's condition, a power of two, and the iterations that are compared at each
+_LOOK_EVERY = 512
+_COMPARES = 8
+_RAISE = 'if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'
 
 
 class LoopWatch:
@@ -36,7 +41,15 @@ class LoopWatch:
         self.at_barriers = at_barriers
         self.remaining = remaining
         self.most = most
-        self.limit = batch.run.config.step_limit
+        config = batch.run.config
+        self.budget = config.step_budget
+        self.limit = config.step_limit if self.budget is None else self.budget
+        # the live lanes, and the counts of each fragment's loops that are sure to end, when the budget was last renewed
+        self.live = batch.live
+        self.counts: dict[Any, list[bytes]] | None = None
+        # the loop of a fragment that is followed, and how often it is still compared with an earlier iteration
+        self.followed: _Followed | None = None
+        self.compares = 0
         # backward jumps of the batch, and those since it last made progress in loops that wait for other lanes
         self.steps = self.idle = 0
         self.seen_progress = 0
@@ -56,8 +69,14 @@ class LoopWatch:
             self.idle, self.mine = 0, None
         f.jumps += 1
         self.steps += 1
-        if self.steps > self.limit:
+        if self.steps > self.limit and not self._goes_on(f, target):
             self._endless(f, block)
+        if not self.steps & (_LOOK_EVERY - 1):
+            self.compares = _COMPARES
+            if self.followed is None or self.followed.fragment is not f:
+                self.followed = _Followed(f, target)
+        if self.followed is not None and self.followed.fragment is f:
+            self._follow(f, block, target, self.followed)
         if block.spins:
             self.idle += 1
         if f.jumps < (_TIRED_SPIN if block.spins else self.most):
@@ -68,6 +87,43 @@ class LoopWatch:
                 self._look_at_all(f, block, target)
         elif alone and not (self.queue.pending or self.queue.deferred):
             self._look(f, block, target)
+        return True
+
+    def _follow(self, f: Fragment, block: BasicBlock, target: int, followed: _Followed) -> None:
+        """Report a loop that a fragment goes on with forever: two iterations begin with equal values of the registers
+        that decide it."""
+        if followed.program is not f.program or f.path()[:-1] != followed.calls:
+            self.followed = None
+        elif block.number - f.program.blocks[0].number not in followed.form.blocks:
+            # the fragment has left the loop
+            self.followed = _Followed(f, target)
+        elif target == followed.form.head and self.compares:
+            self.compares -= 1
+            values = followed.form.values(f.regs)
+            if values is None or values != followed.values:
+                followed.values, followed.progress = values, self.batch.progress
+            elif followed.progress == self.batch.progress:
+                self._hang(f, block, "repeats with the same values in its condition")
+            else:
+                self._endless(f, block, "repeats with the same values in its condition, which nothing else changes")
+
+    def _goes_on(self, f: Fragment, target: int) -> bool:
+        """Whether the launch gets a new budget of steps: since it got the last one, a lane has exited, or has gone on
+        in a loop that is sure to end. That cannot happen forever."""
+        if self.budget is None:
+            return False
+        counts = {f.lanes.lanes.tobytes(): _counts(f, target)}
+        for waiting in self.queue.pending.values():
+            counts |= {one.lanes.lanes.tobytes(): _counts(one, one.block) for one in waiting}
+        last, live = self.counts, self.live
+        self.counts, self.live = counts, self.batch.live
+        if last is None:
+            goes_on = any(counts.values())
+        else:
+            goes_on = any(found != last.get(lanes, found) for lanes, found in counts.items())
+        if not goes_on and self.live == live:
+            return False
+        self.steps = 0
         return True
 
     def _look(self, f: Fragment, block: BasicBlock, target: int) -> None:
@@ -101,14 +157,15 @@ class LoopWatch:
         deferred = [one for path in sorted(queue.deferred) for one in queue.deferred[path]]
         return [_state(one, one.block) for one in (*running, *deferred)], [one.epoch for one in running]
 
-    def _endless(self, f: Fragment, block: BasicBlock) -> NoReturn:
-        """Report a loop that has used up the launch's steps, although its lanes still store or pass barriers."""
+    def _endless(self, f: Fragment, block: BasicBlock, how: str = "") -> NoReturn:
+        """Report a loop that does not end, although its lanes still store or pass barriers. ``how``: the reason why it
+        is known; otherwise it has used up the launch's steps."""
         f.fail(
             block.instructions[-1] if block.instructions else None,
             "endless loop",
-            f"stopped after {self.steps:,} loop iterations of its blocks without an end",
+            f"a loop {how}" if how else f"stopped after {self.steps:,} loop iterations of its blocks without an end",
             lanes=f.lanes.count,
-            notes=['if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'],
+            notes=[] if how else [_RAISE],
         )
 
     def _hang(self, f: Fragment, block: BasicBlock, how: str) -> NoReturn:
@@ -131,6 +188,30 @@ class LoopWatch:
             lanes=f.lanes.count,
             notes=notes,
         )
+
+
+class _Followed:
+    """A fragment's loop, and the values in its condition at the start of an iteration."""
+
+    def __init__(self, f: Fragment, head: int) -> None:
+        # fragments that split or unite are new ones
+        self.fragment, self.program, self.calls = f, f.program, f.path()[:-1]
+        self.form = form_of(f.program, head)
+        self.values: tuple[bytes, ...] | None = None
+        self.progress = 0
+
+
+def _counts(f: Fragment, start: int) -> list[bytes]:
+    """The counts of the outermost loops that a fragment at block ``start`` is in, as far as they are sure to end."""
+    found: list[bytes] = []
+    places = [frame.resume - 1 for frame in f.frames[1:]] + [start]
+    for frame, place in zip(f.frames, places, strict=True):
+        for form in loops_around(frame.program, place):
+            count = form.count
+            if count is None or not form.will_end(frame.regs):
+                return found
+            found.append(frame.regs[count.slot].tobytes())
+    return found
 
 
 def _state(f: Fragment, start: int) -> tuple[Any, ...]:

@@ -206,6 +206,8 @@ class Program:
         self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
         self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
         self.ready = False
+        # its loops by their heads (loop_forms.py)
+        self.loops: dict[int, Any] = {}
         # the reason why the function cannot run; it has no blocks then
         self.refusal: NotSimulated | None = None
 
