@@ -24,7 +24,7 @@ from cudakit.sim.lockstep.program import (
     writes_of,
 )
 from cudakit.sim.lockstep.registers import Registers
-from cudakit.sim.ptx.ir import Immediate, Instruction, Register, Special
+from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Register, Special
 from cudakit.sim.ptx.opcodes import row_of
 
 # special registers whose values do not change while a thread runs
@@ -46,7 +46,8 @@ class Count(NamedTuple):
 
 
 class LoopForm:
-    """A loop. ``condition``: the slots that decide at the head whether lanes stay in it; None if others decide too."""
+    """A loop. ``condition``: the slots that decide at the head whether lanes stay in it; None if others decide too.
+    ``addresses``: the slots from which it computes the addresses of its accesses."""
 
     def __init__(self, program: Program, head: int) -> None:
         self.head = head
@@ -54,7 +55,9 @@ class LoopForm:
         parts = [program.blocks[index] for index in sorted(self.blocks)]
         self._slots = program.slots
         self._instructions = [one for part in parts for one in part.instructions]
+        # the blocks that each iteration runs exactly once
         self._always = {index for index in self.blocks if not _avoidable(program.blocks, self.blocks, head, index)}
+        self._always -= _repeated(program.blocks, self.blocks, head)
         self._where = {id(one): index for index in self.blocks for one in program.blocks[index].instructions}
         self._exits = [index for index in sorted(self.blocks) if not set(follows(program.blocks[index])) <= self.blocks]
         live = frozenset(program.live[head])
@@ -63,6 +66,9 @@ class LoopForm:
         if names is not None:
             slots = {program.slots[name] for name in names if name in program.slots}
             self.condition = tuple(sorted(slots & live))
+        accesses = [one for one in self._instructions if row_of(one).memory is not None]
+        names = self._computed({one.name for access in accesses for one in _registers(_bases(access))})
+        self.addresses = tuple(sorted({program.slots[name] for name in names if name in program.slots} & live))
         self.count = next((found for index in self._exits if (found := self._counted(program, index, live))), None)
 
     def _deciding(self, blocks: list[BasicBlock]) -> set[str] | None:
@@ -77,19 +83,23 @@ class LoopForm:
 
     def _closure(self, blocks: list[BasicBlock], branches: Iterable[int]) -> set[str] | None:
         """The registers from which the conditions of some branches are computed; None if they are not pure values."""
-        found = {one.name for index in branches for one in _registers(reads_of(blocks[index].instructions[-1]))}
-        known = -1
+        tests = [reads_of(blocks[index].instructions[-1]) for index in branches]
+        found = self._computed({one.name for test in tests for one in _registers(test)})
+        pure = all(_is_pure(one) for one in self._instructions if any(r.name in found for r in writes_of(one)))
+        return found if pure else None
+
+    def _computed(self, names: set[str]) -> set[str]:
+        """Registers, and those from which the loop computes them."""
+        found, known = set(names), -1
         while known < len(found):
             known = len(found)
             for instruction in self._instructions:
                 if any(register.name in found for register in writes_of(instruction)):
-                    if not _is_pure(instruction):
-                        return None
                     found.update(one.name for one in _registers(reads_of(instruction)))
         return found
 
     def _skipped(self, names: Collection[str]) -> bool:
-        """Whether an iteration may leave out an instruction that writes one of these registers."""
+        """Whether an iteration may leave out, or repeat, an instruction that writes one of these registers."""
         return any(
             self._where[id(one)] not in self._always
             for one in self._instructions
@@ -97,7 +107,7 @@ class LoopForm:
         )
 
     def _counted(self, program: Program, index: int, live: Collection[int]) -> Count | None:
-        """The count that decides an exit, which is at the end of a block that each iteration runs."""
+        """The count that decides an exit, which is at the end of a block that each iteration runs once."""
         block = program.blocks[index]
         if block.kind != BRANCH or index not in self._always:
             return None
@@ -152,15 +162,16 @@ class LoopForm:
         return [one for one in self._instructions if any(register.name == name for register in writes_of(one))]
 
     def _only_write(self, name: str) -> Instruction | None:
-        """The instruction that writes a register in each iteration, if there is only one."""
+        """The instruction that writes a register once in each iteration, if there is only one."""
         found = self._writes(name)
         return found[0] if len(found) == 1 and self._where[id(found[0])] in self._always else None
 
-    def values(self, registers: Registers) -> tuple[bytes, ...] | None:
-        """The values that decide whether lanes at the head stay in the loop; None if others decide too."""
+    def values(self, registers: Registers, addresses: bool) -> tuple[bytes, ...] | None:
+        """The values that decide whether lanes at the head stay in the loop; None if others decide too. ``addresses``:
+        also those that decide where it accesses memory."""
         if self.condition is None:
             return None
-        found = [registers[slot] for slot in self.condition]
+        found = [registers[slot] for slot in (*self.condition, *(self.addresses if addresses else ()))]
         return tuple(value.tobytes() for value in found if value is not None)
 
     def will_end(self, registers: Registers) -> bool:
@@ -201,6 +212,12 @@ def _body(blocks: list[BasicBlock], head: int) -> frozenset[int]:
     return frozenset(found)
 
 
+def _repeated(blocks: list[BasicBlock], inside: Collection[int], head: int) -> set[int]:
+    """The blocks of the loops within a loop."""
+    heads = {after for index in inside for after in follows(blocks[index]) if after <= index and after in inside}
+    return {index for other in heads - {head} for index in _body(blocks, other) if index in inside}
+
+
 def _avoidable(blocks: list[BasicBlock], inside: Collection[int], head: int, index: int) -> bool:
     """Whether an iteration may leave out a block of the loop."""
     if index == head:
@@ -214,6 +231,11 @@ def _avoidable(blocks: list[BasicBlock], inside: Collection[int], head: int, ind
                 seen.add(after)
                 todo.append(after)
     return False
+
+
+def _bases(access: Instruction) -> list[Any]:
+    """The registers of an instruction's addresses."""
+    return [operand.base for operand in access.operands if isinstance(operand, Address)]
 
 
 def _registers(operands: Iterable[Any]) -> list[Register]:

@@ -21,6 +21,8 @@ _IDLE = 2000
 # the steps between two looks at a loop's condition, a power of two, and the iterations that are compared at each
 _LOOK_EVERY = 512
 _COMPARES = 8
+# the steps after which it does not matter that a loop goes on to other addresses
+_MOVES = 20_000
 _RAISE = 'if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'
 
 
@@ -94,12 +96,13 @@ class LoopWatch:
         that decide it."""
         if followed.program is not f.program or f.path()[:-1] != followed.calls:
             self.followed = None
-        elif block.number - f.program.blocks[0].number not in followed.form.blocks:
+        elif not followed.form.blocks.issuperset((block.number - f.program.blocks[0].number, target)):
             # the fragment has left the loop
             self.followed = _Followed(f, target)
         elif target == followed.form.head and self.compares:
             self.compares -= 1
-            values = followed.form.values(f.regs)
+            # a loop that goes on to other addresses may soon be out of bounds, which says more
+            values = followed.form.values(f.regs, addresses=self.steps < _MOVES)
             if values is None or values != followed.values:
                 followed.values, followed.progress = values, self.batch.progress
             elif followed.progress == self.batch.progress:

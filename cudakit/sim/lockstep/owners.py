@@ -51,6 +51,16 @@ def to_generic(f: Fragment, address: Any) -> Any:
     return np.where(owned, plain, tagged) if owned.any() else tagged
 
 
+def to_local(f: Fragment, address: Any) -> Any:
+    """The local addresses of generic addresses: without the thread, if they name a variable of their own thread."""
+    local = np.broadcast_to(address - np.uint64(LOCAL_WINDOW), (f.lanes.count,)).view(np.int64)
+    offsets, calls, threads = _parts(local)
+    own = threads == _threads(f.batch, f.lanes)
+    if f.batch.local_calls:
+        own &= calls == _calls_at(f, f.lanes, offsets)
+    return np.where(own, offsets, local).view(np.uint64)
+
+
 def own_offsets(f: Fragment, lanes: LaneSet, addresses: Array, site: Site, size: int) -> Array:
     """The offsets that the local addresses of an access name in their lane's memory. Stops the kernel if an address
     names a variable of another thread, or of a call that has returned."""
