@@ -62,7 +62,7 @@ __device__ __noinline__ int* fill(int* a, int n) {
 __device__ __noinline__ int use(int* p, int k) {
   int a[4] = {k, k, k, k};
   int* q = hide(a);
-  q[k & 3] = p[k & 3];  // BUG: returned_called
+  q[k & 3] = p[k & 3];  // BUG: returned_called returned_relayed
   return q[k & 3];
 }
 __global__ void returned(long long* kept, int* y, int good) {
@@ -79,6 +79,29 @@ __global__ void past_the_frame(long long* kept, int* y, int good) {
   int a[4];
   int* p = fill(a, threadIdx.x);
   y[threadIdx.x] = use(p + (good ? 0 : -1), y[threadIdx.x] & 3);
+}
+__global__ void past_the_caller(long long* kept, int* y, int good) {
+  int a[4];
+  int* p = fill(a, threadIdx.x);
+  y[threadIdx.x] = use(p + (good ? 0 : 4), y[threadIdx.x] & 3);
+}
+__global__ void past_the_kernel(long long* kept, int* y, int good) {
+  int a[4];
+  int* p = fill(a, threadIdx.x);
+  y[threadIdx.x] = use(p, y[threadIdx.x] & 3) + p[good ? 0 : 4] - p[0];
+}
+// a function without local variables is called at the depth of one that has returned
+__device__ __noinline__ int relay(int* p, int k) { return use(p, k) + 1; }
+__global__ void returned_relayed(long long* kept, int* y, int good) {
+  int a[4];
+  int* p = good ? fill(a, threadIdx.x) : make(threadIdx.x);
+  y[threadIdx.x] = relay(p, y[threadIdx.x] & 3) - 1;
+}
+__device__ __noinline__ int look(int* p, int k) { return p[k & 3]; }  // BUG: returned_looked
+__global__ void returned_looked(long long* kept, int* y, int good) {
+  int a[4];
+  int* p = good ? fill(a, threadIdx.x) : make(threadIdx.x);
+  y[threadIdx.x] = look(p, y[threadIdx.x] & 3);
 }
 __device__ __noinline__ int deep(int* p, int n) {
   int a[2] = {n, *p};
@@ -98,7 +121,8 @@ __global__ void printed() {
 }
 """
 WRONG = [("by_shared", 1), ("by_global", 3), ("by_shuffle", 1), ("of_other_block", 2)]
-STALE = ["returned", "returned_called"]
+STALE = ["returned", "returned_called", "returned_relayed", "returned_looked"]
+PAST = [("past_the_frame", "byte -4 of"), ("past_the_caller", "byte 16 of"), ("past_the_kernel", "byte 16 of")]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +138,7 @@ def run(device, name, grid, good):
 
 def line_of(name):
     lines = SOURCE.splitlines()
-    marked = [n for n, text in enumerate(lines, 1) if text.endswith(f"// BUG: {name}")]
+    marked = [n for n, text in enumerate(lines, 1) if name in text.partition("// BUG: ")[2].split()]
     start = next(n for n, text in enumerate(lines, 1) if f"void {name}(" in text)
     return marked[0] if marked else next(n for n in range(start, len(lines)) if lines[n - 1].endswith("// BUG"))
 
@@ -140,13 +164,14 @@ def test_a_variable_of_a_function_that_has_returned_is_freed(device, name):
     assert (caught.value.report.kind, caught.value.report.line) == ("use after free", line_of(name))
 
 
-def test_an_index_before_the_variables_of_a_caller_is_out_of_bounds(device):
-    with pytest.raises(KernelFault, match="byte -4 of local memory") as caught:
-        run(device, "past_the_frame", 1, 0)
+@pytest.mark.parametrize(("name", "where"), PAST)
+def test_an_index_past_the_variables_of_a_function_is_out_of_bounds(device, name, where):
+    with pytest.raises(KernelFault, match=f"{where} local memory") as caught:
+        run(device, name, 1, 0)
     assert caught.value.report.kind == "out of bounds"
 
 
-@pytest.mark.parametrize(("name", "grid"), [*WRONG, *((name, 1) for name in STALE), ("past_the_frame", 1)])
+@pytest.mark.parametrize(("name", "grid"), [*WRONG, *((name, 1) for name in STALE), *((name, 1) for name, _ in PAST)])
 def test_a_thread_may_use_its_own_pointer(device, name, grid):
     y, t = run(device, name, grid, 1), np.arange(64)
     want = {"by_shared": 4 * t, "by_global": t + 5, "by_shuffle": 4 * t + 1}.get(name, t)

@@ -298,7 +298,8 @@ class AddressResolver:
 
     def _local(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         batch, size, shift = f.batch, self.size, self.shift
-        store, limit = batch.local, batch.run.local_bytes
+        # the memory after that of the last function that was called belongs to none
+        store, limit = batch.local, f.frames[-1].local_base + f.program.local_bytes
         offsets = address.astype(np.int64) + (self.offset - window)
         low, high = int(offsets.min()), int(offsets.max())
         if high > limit:

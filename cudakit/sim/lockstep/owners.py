@@ -70,12 +70,16 @@ def own_offsets(f: Fragment, lanes: LaneSet, addresses: Array, site: Site, size:
     if foreign.any():
         _fail_foreign(f, site, size, foreign, int(threads[np.argmax(foreign)]))
     if f.batch.local_calls:
-        stale = owned & (calls != _calls_at(f, lanes, offsets))
-        for depth in range(len(f.frames)) if stale.any() else ():
-            # a variable of a function that still runs: the offset is out of bounds
-            stale &= calls != _numbers(f.batch, lanes, depth)
-        if stale.any():
-            _fail_stale(f, site, size, stale, int(offsets[np.argmax(stale)]))
+        wrong = owned & (calls != _calls_at(f, lanes, offsets))
+        if wrong.any():
+            stale = wrong.copy()
+            for depth, frame in enumerate(f.frames):
+                if frame.program.local_bytes:
+                    # a variable of a function that still runs
+                    stale &= calls != _numbers(f.batch, lanes, depth)
+            if stale.any():
+                _fail_stale(f, site, size, stale, int(offsets[np.argmax(stale)]))
+            _fail_past(f, site, size, wrong, int(offsets[np.argmax(wrong)]))
     return np.where(owned, offsets, addresses)
 
 
@@ -115,7 +119,8 @@ def _calls_at(f: Fragment, lanes: LaneSet, offsets: Array) -> Array:
     depths = np.maximum(np.searchsorted(bases, offsets, side="right") - 1, 0)
     found = np.zeros(lanes.count, np.int64)
     for depth in np.unique(depths).tolist():
-        found = np.where(depths == depth, _numbers(f.batch, lanes, depth), found)
+        if f.frames[depth].program.local_bytes:
+            found = np.where(depths == depth, _numbers(f.batch, lanes, depth), found)
     return found
 
 
@@ -134,6 +139,18 @@ def _fail_foreign(f: Fragment, site: Site, size: int, wrong: Array, thread: int)
         wrong,
         "pass the value, or a pointer to shared or global memory: on a GPU the address names the accessing thread's "
         "own local memory",
+    )
+
+
+def _fail_past(f: Fragment, site: Site, size: int, wrong: Array, offset: int) -> NoReturn:
+    _fail(
+        f,
+        site,
+        size,
+        "out of bounds",
+        f"at byte {offset} of local memory, by a pointer to a variable of another function, which ends before",
+        wrong,
+        "keep indices within the array that the pointer names",
     )
 
 
