@@ -102,7 +102,7 @@ _RULES = (
     ),
     Rule(
         "endless loop",
-        "A loop used up the launch's limit of iterations, although its threads still store or pass barriers.",
+        "A loop never ends, or used up the launch's limit of iterations; its threads still store or pass barriers.",
         "Check that each iteration changes the loop's condition. If the kernel only takes long, raise the limit: "
         'cudakit.Device("sim", step_limit=...).',
     ),

@@ -193,6 +193,22 @@ def atomic_on_fresh(wrong: bool) -> Launch:
     return Launch(1, 128, (x, Empty(1, np.int32), 500), want)
 
 
+@kernel(BOUNDS)
+def local_of_partner(wrong: bool) -> Launch:
+    """Local array of another thread, read by a pointer in shared memory"""
+    x = integers((3, 64, 4), dtype=np.int32)
+    return Launch(
+        3, 64, (x, Empty((3, 64), np.int32), 4), {1: 2 * x.sum(2).reshape(3, 32, 2)[..., ::-1].reshape(3, 64)}
+    )
+
+
+@kernel("use after free")
+def local_returned(wrong: bool) -> Launch:
+    """Address of a local variable returned by its function"""
+    x = integers((40, 9), dtype=np.int32)
+    return Launch(2, 32, (x, Empty((40, 2), np.int32), 40, 9), {1: np.stack([x.max(1), x.argmax(1)], 1)})
+
+
 @kernel(UNSET)
 def halo_unset(wrong: bool) -> Launch:
     """Halo cells at the end of the line not set"""

@@ -37,6 +37,14 @@ def last_block_fence(wrong: bool) -> Launch:
 
 
 @kernel(RACE)
+def best_in_halves(wrong: bool) -> Launch:
+    """Two loads of the halves of a pair that other blocks update by a 64-bit atomic"""
+    x = integers(500, 1, 1000, np.int32)
+    want = int(x.max()) << 32 | 500 - int(x.argmax())
+    return Launch(8, 64, (x, np.zeros(1, np.uint64), 500), {1: np.array([want], np.uint64)})
+
+
+@kernel(RACE)
 def neighbour_output(wrong: bool) -> Launch:
     """Read of an element that the neighbouring block writes"""
     x = integers(200)

@@ -61,6 +61,13 @@ def named_barrier_count(wrong: bool) -> Launch:
     return Launch(1, 128, (x, Empty(64, np.int32)), {1: x[::-1]})
 
 
+@kernel(BARRIER)
+def named_barrier_shared(wrong: bool) -> Launch:
+    """Named barrier that two groups of warps use at once"""
+    x = ints((2, 64))
+    return Launch(1, 128, (x, Empty((2, 64), np.int32)), {1: x[:, ::-1] * [[1], [2]]})
+
+
 @kernel("deadlock")
 def arrive_missing(wrong: bool) -> Launch:
     """Producer that exits without arriving at the barrier"""

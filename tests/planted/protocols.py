@@ -97,6 +97,13 @@ def stack_no_release(wrong: bool) -> Launch:
     return Launch(2, 31, args, {3: [(np.arange(31) ** 2).sum()]})
 
 
+@kernel(RACE)
+def stack_pop_no_fence(wrong: bool) -> Launch:
+    """Nodes popped from a lock-free stack without a fence before their values are read"""
+    args = (Empty(32, np.int32), Empty(32, np.int32), np.array([-1], np.int32), Empty(32, np.int32))
+    return Launch(2, 32, args, {3: np.arange(32) ** 2}, unordered=(3,))
+
+
 @kernel(SHARED)
 def private_bins_early(wrong: bool) -> Launch:
     """Block's histogram added to the global one while other warps count"""

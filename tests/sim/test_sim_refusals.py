@@ -372,6 +372,22 @@ def test_only_the_kernels_that_need_what_is_not_simulated_are_refused(need):
     assert out[0] == 7
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alloca.u64 %rd1, %rd2;", "alloca.u64 %rd1, 64, 8;", "alloca.u32 %r1, %r2;", "stacksave.u64 %rd1;",
+        "stacksave.u32 %r1;", "stackrestore.u64 %rd1;", "stackrestore.u32 %r1;",
+    ],
+)  # fmt: skip
+def test_memory_of_variable_size_on_the_stack_is_refused_by_name_at_the_launch(line):
+    device = SimDevice(BESIDE.replace("DECLARED", "").replace("LINE2", "").replace("LINE", line), ptx=True)
+    with pytest.raises(UnsupportedPtx, match=f"'{line.split()[0]}' .memory of variable size on the stack"):
+        device.launch("bad", 1, 1, np.zeros(1, np.int32))
+    out = np.zeros(1, np.int32)
+    device.launch("good", 1, 1, out)
+    assert out[0] == 7
+
+
 def test_two_kernels_that_use_one_table_of_functions_are_both_refused():
     device = SimDevice(beside("table of tables", ".reg .b64 %rd<2>; mov.u64 %rd1, t;"), ptx=True)
     for kernel in ("bad", "worse"):

@@ -160,10 +160,19 @@ __global__ void locked(int* x, int* lock, int* y, int good) {
   if (threadIdx.x % 32) return;
   while (atomicCAS(lock, 0, 1) != 0) {
   }
-  if (good) __threadfence();
+  if (good == 1 || good == 2) __threadfence();
   *y += 1;  // BUG
-  if (good) __threadfence();
+  if (good == 1 || good == 3) __threadfence();
   atomicExch(lock, 0);
+}
+__global__ void exchanged(int* x, int* lock, int* y, int good) {
+  if (threadIdx.x % 32) return;
+  while (atomicExch(lock, 1) != 0) {
+  }
+  if (good == 1) __threadfence();
+  *y += 1;  // BUG
+  __threadfence();
+  *(volatile int*)lock = 0;
 }
 __global__ void block_flag(int* x, int* flag, int* y, int good) {
   const int t = threadIdx.x;
@@ -200,8 +209,10 @@ CASES = [
     ("scatter_twice", 2, (0,), (1,)),
     ("lanes", 2, (0,), (1,)),
     ("named", 2, (0,), (1,)),
-    ("locked", 1, (0,), (1,)),
-    ("locked", 6, (0,), (1,)),
+    ("locked", 1, (0, 2, 3), (1,)),
+    ("locked", 6, (0, 2, 3), (1,)),
+    ("exchanged", 1, (0,), (1,)),
+    ("exchanged", 3, (0,), (1,)),
     ("block_flag", 1, (0,), (1,)),
 ]
 WRONG = [(name, grid, form) for name, grid, wrong, _ in CASES for form in wrong]

@@ -1,10 +1,10 @@
 """Races in global memory, and uninitialised reads there.
 
-Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and they
-are unordered: within a block by barriers and the like (ordering.py), between blocks by a chain of releases and acquires
-(releases.py), since blocks that run one after another here run at the same time on hardware. An access is also ordered
-after the strong writes that a strong read of the same granule, by its own block, has seen. Benign races (benign.py) are
-not reported unless "benign" is among the checks.
+Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong or their
+sizes differ (mixed_sizes.py), and they are unordered: within a block by barriers and the like (ordering.py), between
+blocks by a chain of releases and acquires (releases.py), since blocks that run one after another here run at the same
+time on hardware. An access is also ordered after the strong writes that a strong read of the same granule, by its own
+block, has seen. Benign races (benign.py) are not reported unless "benign" is among the checks.
 
 An allocation has a shadow from its first access in a launch to the end of the launch: 8 bytes per granule for writes,
 and 8 for reads if the launch may also store to it. A granule is 4 bytes, or 1 if the kernel accesses global memory in
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cudakit.sim.checks import benign
+from cudakit.sim.checks import benign, mixed_sizes
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
@@ -45,6 +45,8 @@ class _Shadow:
         self.races = False
         self.writes: Table | None = None
         self.reads: Table | None = None
+        # the union of the units of strong accesses
+        self.units = 0
 
 
 class GlobalChecks:
@@ -101,6 +103,7 @@ class GlobalChecks:
             return
         self.narrow |= access.strong and access.scope < DEVICE
         count = access.size >> self.shift
+        shadow.units |= access.unit
         writes = shadow.writes
         if shadow.undefined is not None:
             self._check_defined(f, access, piece, shadow, count)
@@ -144,6 +147,7 @@ class GlobalChecks:
             view = writes.first if count == 1 else writes.first.reshape(-1, count)
             view[piece.index] = STRONG
             return
+        shadow.units |= access.unit
         index = indices(piece.index, piece.lanes.count)
         old = writes.words(index, count)
         if np.count_nonzero(old):
@@ -234,6 +238,8 @@ class GlobalChecks:
                 weak = wide & STRONG == 0
                 if self.narrow:
                     weak = weak | self._out_of_scope(access, piece, order, np.broadcast_to(wide, wrong.shape), wrong)
+                if mixed_sizes.several(shadow.units):
+                    weak = weak | mixed_sizes.torn(self.events, access, layout.event(wide), wrong & ~weak)
                 wrong &= weak
             if not np.count_nonzero(wrong):
                 continue
@@ -383,6 +389,8 @@ class GlobalChecks:
             advice = "let one thread store, or use atomics"
         elif near:
             advice = "put __syncthreads() between the two accesses (__syncwarp() within one warp), or use atomics"
+        if mixed_sizes.differ(wrong.access, self.events.site(event)):
+            what, advice = f"of another size than an unordered access by {whose}", mixed_sizes.ADVICE
         fail(
             wrong,
             "global memory race" if why is None else "benign race",

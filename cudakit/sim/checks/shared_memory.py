@@ -1,8 +1,8 @@
 """Races and uninitialised reads in the shared memory of a batch's blocks.
 
-Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong, and
-they are unordered (ordering.py). Benign races (benign.py) are not reported unless "benign" is among the checks: in many
-kernels every thread stores the same value.
+Two accesses of one granule by different threads are a race if at least one writes, at least one is not strong or their
+sizes differ (mixed_sizes.py), and they are unordered (ordering.py). Benign races (benign.py) are not reported unless
+"benign" is among the checks: in many kernels every thread stores the same value.
 
 Uninitialised elements that are loaded are undefined values (stored_values.py), reported once they are used.
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cudakit.sim.checks import benign
+from cudakit.sim.checks import benign, mixed_sizes
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.failures import Conflict, WrongLanes, fail
 from cudakit.sim.checks.ordering import BatchOrder
@@ -81,6 +81,8 @@ class SharedChecks:
         self.pending: list[_PendingRead] = []
         self.pending_lanes = 0
         self.last_write = self.last_read = 0
+        # the union of the units of strong accesses
+        self.units = 0
         # granules that copies in flight will write
         self.flying = 0
         # the last access to each block's memory by another block: its event and lane
@@ -154,6 +156,7 @@ class SharedChecks:
 
     def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
         self._note_far(access, piece, event)
+        self.units |= access.unit
         count = access.size >> self.shift
         if not self.full or self.flying or self.last_write > self.low_event:
             words = self.writes.words(piece.index, count)
@@ -217,6 +220,7 @@ class SharedChecks:
         flight: int,
     ) -> Array | None:
         self._note_far(access, piece, event)
+        self.units |= access.unit
         if self.pending:
             self._enter_reads()
         old = None
@@ -330,6 +334,8 @@ class SharedChecks:
                 return None
         if access.strong:
             weak = words & STRONG == 0
+            if mixed_sizes.several(self.units):
+                weak |= mixed_sizes.torn(self.events, access, event, wrong & ~weak)
             if "volatile" in access.site.instruction.modifiers:
                 weak |= self._volatile_data(words, wrong, piece)
             wrong &= weak | moving
@@ -431,6 +437,8 @@ class SharedChecks:
             notes = [f"put {barrier} between the two accesses, or use atomics"]
             if "volatile" in wrong.access.site.instruction.modifiers and "volatile" in site.instruction.modifiers:
                 notes = ["volatile does not order accesses of different threads: put __syncwarp() between them"]
+            if mixed_sizes.differ(wrong.access, site):
+                detail, notes = f"{what}, of another size than an unordered access by {whose}", [mixed_sizes.ADVICE]
             if same and why is None:
                 detail = f"{what}, to which {whose} stores another value in the same instruction"
                 notes = ["let one thread store, or use atomics"]

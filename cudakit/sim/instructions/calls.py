@@ -13,6 +13,7 @@ from cudakit.sim.instructions.printf import formatted
 from cudakit.sim.lockstep.fragment import Fragment, Store
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
+from cudakit.sim.lockstep.owners import own_offset
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction
 
@@ -33,7 +34,7 @@ def _read(f: Fragment, lane: int, address: int, size: int, instruction: Instruct
     """Bytes at a lane's generic address: global, local, or shared of a block that is not in a cluster."""
     batch, run = f.batch, f.batch.run
     if LOCAL_WINDOW <= address < LOCAL_WINDOW << 1:
-        offset = address - LOCAL_WINDOW
+        offset = own_offset(f, lane, address)
         found = _part(batch.local, int(f.lanes.lanes[lane]), offset, size, run.local_bytes)
         if found is not None and batch.guard is not None:
             batch.guard.expect_defined(f, lane, offset, size, instruction)

@@ -14,6 +14,7 @@ from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from cudakit.sim.lockstep.owners import to_generic, to_local
 from cudakit.sim.lockstep.pieces import CLUSTER, CONST, ELEMENTS, GENERIC, GLOBAL, LOCAL, PARAM, SHARED
 from cudakit.sim.ptx.ir import Address, Instruction, Operand, PtxError, Register, Symbol, Vector, refused
 from cudakit.sim.ptx.modifiers import LOAD_CACHES, STORE_CACHES, Modifiers
@@ -203,7 +204,9 @@ def build_cvta(c: Emitter, instruction: Instruction) -> list[str]:
         value = f"({base} + {c.bind(np.uint64(offset % (1 << 64)))})"
     else:
         value = c.source(source, kind)
-    if window:
+    if space == "local":
+        value = f"{c.bind(to_local if backwards else to_generic)}(f, {value})"
+    elif window:
         value = f"{value} {'-' if backwards else '+'} {c.bind(np.uint64(window))}"
     return c.store(instruction.operands[0], kind, value)
 

@@ -30,7 +30,6 @@ from cudakit.sim.lockstep.program import (
     BasicBlock,
     PointerCall,
     Program,
-    find_spins,
     liveness,
     reads_of,
     writes_of,
@@ -145,7 +144,6 @@ class Compiler:
                 block.targets = tuple(targets[name] for name in block.labels)
             elif block.labels:
                 block.target = targets[block.labels[0]]
-        find_spins(program)
         program.live = liveness(program, emitter.slots)
         find_asides(program)
         program.hook = partial(hook_of, program.slots)

@@ -14,8 +14,11 @@ from cudakit.sim.lockstep.locate import AddressResolver
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import row_of
+from cudakit.sim.values.lanewise import width
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "release", "mmio"))
+# an atomic with one of these does not acquire
+_NO_ACQUIRE = frozenset(("relaxed", "release", "cas", "exch"))
 # the scopes of strong accesses and fences: the threads of a block, of a cluster, or of the whole device and system
 BLOCK, CLUSTER, DEVICE = range(3)
 
@@ -27,32 +30,47 @@ def scope_of(instruction: Instruction) -> int:
     return CLUSTER if "cluster" in instruction.modifiers else DEVICE
 
 
+def unit_of(instruction: Instruction) -> int:
+    """The bytes that a strong access reads or writes as one: 4, 8 or 16 for each element; 0 if the access is weak, or
+    of smaller elements, on which cuda::atomic uses both accesses of their size and atomics of 4 bytes."""
+    kind = instruction.modifiers[-1]
+    size = width(kind) // 8
+    return size if size >= 4 and not kind.endswith("16x2") and _is_strong(instruction) else 0
+
+
+def _is_strong(instruction: Instruction) -> bool:
+    return row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
+
+
 def _acquires(instruction: Instruction) -> bool:
     if instruction.opcode == "red":
         return False  # its read is not part of an acquire pattern
     if not {"acquire", "acq_rel"}.isdisjoint(instruction.modifiers):
         return True
-    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic in the programming guide's own
-    # last-block reduction, and an H200 shows no stale value after one.
-    return instruction.opcode == "atom" and {"relaxed", "release"}.isdisjoint(instruction.modifiers)
+    # PTX makes atomicAdd() and its like relaxed. But no fence follows the atomic that counts the blocks in the
+    # programming guide's own last-block reduction, and an H200 shows no stale value after one. Those of locks and lists
+    # need the fence.
+    return instruction.opcode == "atom" and _NO_ACQUIRE.isdisjoint(instruction.modifiers)
 
 
 class MemoryAccess(AddressResolver):
     """One access instruction.
 
     ``strong``: volatile, relaxed, acquire, release or atomic, so that two such accesses are not a race if the
-    ``scope`` of each includes the other's thread. ``releases``: it publishes earlier accesses without a fence.
-    ``acquires``: accesses that follow it see what the write that it reads publishes, without a fence.
+    ``scope`` of each includes the other's thread, and their elements are of one size (``unit``). ``releases``: it
+    publishes earlier accesses without a fence. ``acquires``: accesses that follow it see what the write that it reads
+    publishes, without a fence.
     ``unused`` are the elements whose values are never read, such as the padding of a structure, ``copied`` those whose
     values are only stored again. ``followed``: it loads registers, so that undefined values are followed and reported
     when they are used."""
 
-    __slots__ = ("acquires", "copied", "followed", "releases", "scope", "strong", "unused")
+    __slots__ = ("acquires", "copied", "followed", "releases", "scope", "strong", "unit", "unused")
 
     def __init__(self, site: Site, space: str, offset: int, width: int, count: int) -> None:
         super().__init__(site, space, offset, width, count)
         instruction = site.instruction
-        self.strong = row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
+        self.strong = _is_strong(instruction)
+        self.unit = unit_of(instruction) if self.strong else 0
         self.scope = scope_of(instruction)
         self.releases = "release" in instruction.modifiers or "acq_rel" in instruction.modifiers
         self.acquires = _acquires(instruction)

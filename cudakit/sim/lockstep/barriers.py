@@ -101,6 +101,7 @@ class BlockBarriers:
             released = True
             self.batch.progress += 1
             going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
+            _check_groups(self.batch.run, number, state, going)
             _tell_checks(self.batch, number, state, full, going)
             state.arrived[full] = 0
             state.waiting = staying
@@ -117,7 +118,7 @@ class BlockBarriers:
         reducing = [f for f in going if f.value is not None]
         if not reducing:
             return
-        calls = [f.program.blocks[f.block - 1].barrier for f in reducing]
+        calls = [_barrier_of(f) for f in reducing]
         results = self.reduce(calls[0], [(f, f.value) for f in reducing])
         for f, call, result in zip(reducing, calls, results, strict=True):
             f.regs[call.slot] = result
@@ -145,7 +146,7 @@ class BlockBarriers:
         f = state.waiting[0] if state.waiting else None
         if f is None:
             raise RuntimeError("some lanes have not exited, but none of them waits at a barrier")
-        call = f.program.blocks[f.block - 1].barrier
+        call = _barrier_of(f)
         block = int(f.lanes.block[0])
         arrived = int(state.arrived[block])
         expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
@@ -155,7 +156,7 @@ class BlockBarriers:
                 inside = int((w.lanes.block == block).sum())
                 if not inside:
                     continue
-                wait = w.program.blocks[w.block - 1].barrier
+                wait = _barrier_of(w)
                 places = self.batch.run.place(wait.instruction)
                 where = f"{places[0].file}:{places[0].line}" if places else wait.instruction.text.strip()
                 waits = "thread of this block waits" if inside == 1 else "threads of this block wait"
@@ -192,6 +193,43 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
             guard.depart(f.lanes, number)
 
 
+def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[Fragment]) -> None:
+    """Report a barrier at which more threads are than it waits for: two groups of warps use it at once, and on a GPU
+    the first threads to arrive meet, be they of one group or not. Threads that must meet later are not there yet: only
+    a thread that has passed the barrier knows that it is complete."""
+    over = (state.expected > 0) & (state.arrived > state.expected)
+    if not over.any() or "barrier" not in run.checks:
+        return
+    for f in reversed(going):
+        positions = np.flatnonzero(over.take(f.lanes.block))
+        if not len(positions):
+            continue
+        block = int(f.lanes.block[positions[0]])
+        others: tuple[Other, ...] = ()
+        for other in going:
+            theirs = np.flatnonzero(other.lanes.block == block)
+            if len(theirs) and other.path() != f.path():
+                place = other.lane_place(int(theirs[0]))
+                others = (Other("barrier", *place, run.place(_barrier_of(other).instruction)),)
+                break
+        f.fail(
+            _barrier_of(f).instruction,
+            "divergent barrier",
+            f"{int(state.arrived[block])} threads of the block are at barrier {number} at once, which is complete with "
+            f"{int(state.expected[block])}: several groups of warps use it, and on a GPU a group may meet a part of "
+            "another one",
+            int(positions[0]),
+            positions,
+            others=others,
+            notes=["give each group of warps a barrier number of its own, or put __syncthreads() between their uses"],
+        )
+
+
+def _barrier_of(f: Fragment) -> BarrierCall:
+    """The barrier at which a fragment waits."""
+    return f.program.blocks[f.block - 1].barrier
+
+
 def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> None:
     """Report divergent barriers.
 
@@ -203,7 +241,7 @@ def _check_alignment(run: KernelRun, going: list[Fragment], plain: Array) -> Non
         return
     seen: list[tuple[Fragment, BarrierCall]] = []
     for f in going:
-        call = f.program.blocks[f.block - 1].barrier
+        call = _barrier_of(f)
         if not call.aligned:
             continue
         for other, theirs in seen:

@@ -1,4 +1,4 @@
-"""The scheduler: which lanes run next, divergence and reconvergence, barriers, and hang detection.
+"""The scheduler: which lanes run next, divergence and reconvergence, calls and barriers.
 
 The fragments with the lowest position in the program run first, so that divergent lanes reconverge. A fragment that
 keeps jumping backwards while others wait yields to them after a while, so that a lane that spins on a lock never
@@ -7,7 +7,7 @@ starves the lane that holds it.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -16,7 +16,9 @@ from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.loops import LoopWatch
 from cudakit.sim.lockstep.masks import FULL, check_masks, fail_missing
+from cudakit.sim.lockstep.owners import note_call
 from cudakit.sim.lockstep.pointers import called, divergent_warps
 from cudakit.sim.lockstep.program import (
     BARRIER,
@@ -38,12 +40,8 @@ from cudakit.sim.lockstep.report import plain_name
 from cudakit.sim.lockstep.undefined import run_block, unwritten
 from cudakit.sim.ptx.opcodes import name_of
 
-# backward jumps before a fragment yields: in a loop that waits for other lanes, and in any other loop
-_TIRED_SPIN = 4
+# backward jumps before a fragment yields to others, in a loop that does not wait for them
 TIRED = 4096
-# backward jumps without any progress before a hang is reported, for the same two kinds of loops
-_HANG_SPIN = 20_000
-_HANG = 20_000_000
 _STACK_DEPTH = 4096
 
 
@@ -58,18 +56,12 @@ class LaneScheduler:
     def __init__(self, batch: Batch, program: Program, remaining: int) -> None:
         self.batch = batch
         self.run = batch.run
-        self.remaining = remaining
         self.queue = FragmentQueue()
         self.barriers = BlockBarriers(batch, self.queue)
         self.cluster = ClusterBarrier(batch, self.queue) if batch.run.config.cluster_barriers else None
         self.counts = batch.run.block_counts
+        self.loops = LoopWatch(batch, self.queue, self.at_barriers, remaining, TIRED)
         self.check_warp = "warp" in batch.run.checks
-        # backward jumps since the batch last made progress: in loops that do not wait for other lanes, in loops that do
-        self.idle_jumps = [0, 0]
-        self.seen_progress = 0
-        # backward jumps of the batch, with or without progress
-        self.steps = 0
-        self.snapshot: tuple[Any, ...] | None = None
         frame = Frame(program, list(program.template), -1, 0)
         if "init" in batch.run.checks and program.unset:
             frame.undefined = unwritten(program, batch.geometry.lanes)
@@ -131,7 +123,7 @@ class LaneScheduler:
             if kind == FALL:
                 f.block = block.fall
             elif kind == JUMP:
-                if block.target <= f.block and self.jumped_back(f, block):
+                if block.target <= f.block and self.jumped_back(f, block, block.target):
                     f.block = block.target
                     queue.add(f)
                     return
@@ -148,7 +140,7 @@ class LaneScheduler:
                         return
                     taken = some or (yes > 0) != block.negated
                 if taken:
-                    if block.target <= f.block and self.jumped_back(f, block):
+                    if block.target <= f.block and self.jumped_back(f, block, block.target):
                         f.block = block.target
                         queue.add(f)
                         return
@@ -199,11 +191,11 @@ class LaneScheduler:
             part = f.part(choice, lanes, where)
             part.jumps = f.jumps
             if back and where <= f.block:
-                self.jumped_back(part, block, alone=False)
+                self.jumped_back(part, block, where, alone=False)
             self.queue.add(part)
 
     def switch(self, f: Fragment, block: BasicBlock) -> bool:
-        """Branch by an index; False if the fragment was split."""
+        """Branch by an index; False if the fragment was split or must yield."""
         index = f.regs[block.slot]
         targets = block.targets
         if int(index.max()) >= len(targets):
@@ -211,12 +203,20 @@ class LaneScheduler:
                 block.instructions[-1], "bad branch index", f"index {int(index.max())}, {len(targets)} branch targets"
             )
         if index.ndim == 0 or int(index.min()) == int(index.max()):
-            f.block = targets[int(index if index.ndim == 0 else index[0])]
-            return True
+            target = targets[int(index if index.ndim == 0 else index[0])]
+            tired = target <= f.block and self.jumped_back(f, block, target)
+            f.block = target
+            if tired:
+                self.queue.add(f)
+            return not tired
         self.count_divergent(f, block, index)
         for value in np.unique(index):
             choice, lanes = f.lanes.subset(index == value)
-            self.queue.add(f.part(choice, lanes, targets[int(value)]))
+            part = f.part(choice, lanes, targets[int(value)])
+            part.jumps = f.jumps
+            if part.block <= f.block:
+                self.jumped_back(part, block, part.block, alone=False)
+            self.queue.add(part)
         return False
 
     def count_divergent(self, f: Fragment, block: BasicBlock, targets: Array) -> None:
@@ -258,7 +258,8 @@ class LaneScheduler:
         if "init" in self.run.checks and callee.unset:
             f.frames[-1].undefined = unwritten(callee, f.lanes.count)
         f.program, f.regs, f.block = callee, regs, 0
-        f.jumps = 0
+        if callee.local_bytes:
+            note_call(self.batch, f.lanes, len(f.frames) - 1)
         if self.batch.guard is not None:
             self.batch.guard.enter(f.lanes, base, callee.local_bytes)
 
@@ -274,71 +275,16 @@ class LaneScheduler:
             f.regs[slot] = done.regs[result]
         return True
 
-    # ---- hang detection ----
-
-    def jumped_back(self, f: Fragment, block: BasicBlock, alone: bool = True) -> bool:
-        """Note a backward jump; True if the fragment must yield to others (its epoch is then raised)."""
-        batch = self.batch
-        if batch.progress != self.seen_progress:
-            self.seen_progress = batch.progress
-            self.idle_jumps = [0, 0]
-        self.idle_jumps[block.spins] += 1
-        f.jumps += 1
-        self.steps += 1
-        if self.steps > self.run.config.step_limit:
-            self.endless(f, block)
-        if f.jumps < (_TIRED_SPIN if block.spins else TIRED):
+    def jumped_back(self, f: Fragment, block: BasicBlock, target: int, alone: bool = True) -> bool:
+        """Note a backward jump, of all lanes if ``alone``; True if the fragment must yield to others (its epoch is then
+        raised)."""
+        if not self.loops.tired(f, block, target, alone):
             return False
-        f.jumps = 0
-        if self.idle_jumps[block.spins] > (_HANG_SPIN if block.spins else _HANG):
-            self.hang(f, block, "has repeated too many times without progress")
-        others = bool(self.queue.pending) or bool(self.queue.deferred)
-        if alone and not others and not block.spins:
-            self.look_for_cycle(f, block)
-        waiting = others or bool(self.barriers.states)
+        waiting = bool(self.queue.pending) or bool(self.queue.deferred) or bool(self.barriers.states)
         if waiting:
             self.release()
             f.epoch += 1
         return waiting and alone
-
-    def look_for_cycle(self, f: Fragment, block: BasicBlock) -> None:
-        """Report an infinite loop: no other fragment can run, and registers and memory are as at the last look."""
-        live = [f.regs[slot].tobytes() for slot in f.program.live[block.target]]
-        state = (f.path(), id(f.lanes), live, self.batch.progress)
-        if self.snapshot is not None and self.snapshot == state:
-            self.hang(f, block, "repeats with the same registers and memory")
-        self.snapshot = state
-
-    def endless(self, f: Fragment, block: BasicBlock) -> NoReturn:
-        """Report a loop that has used up the launch's steps, although its lanes still store or pass barriers."""
-        f.fail(
-            block.instructions[-1] if block.instructions else None,
-            "endless loop",
-            f"stopped after {self.steps:,} loop iterations of its blocks without an end",
-            lanes=f.lanes.count,
-            notes=['if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'],
-        )
-
-    def hang(self, f: Fragment, block: BasicBlock, how: str) -> None:
-        notes = [
-            "the compiler may move a plain load or store out of the loop: a flag that other threads change must be "
-            "volatile or atomic"
-        ]
-        waiting = sum(w.lanes.count for w in self.at_barriers())
-        if waiting:
-            notes.append(f"{waiting} other lanes wait at a barrier")
-        if self.remaining:
-            notes.append(
-                f"{self.remaining} blocks of the grid have not started: if blocks wait for each other, use a "
-                "cooperative launch"
-            )
-        f.fail(
-            block.instructions[-1] if block.instructions else None,
-            "hang",
-            f"a loop {how}: in the compiled code no lane stores, exits or passes a barrier any more",
-            lanes=f.lanes.count,
-            notes=notes,
-        )
 
     # ---- lanes that wait for each other ----
 

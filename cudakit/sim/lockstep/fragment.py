@@ -67,6 +67,9 @@ class Batch:
         # facts about the registers that were last used as shared addresses, by their ids
         self.shared_addresses: dict[int, SharedAddresses] = {}
         self.copies: Any = None
+        # the number of each lane's last call at each depth, and how many calls there were (owners.py)
+        self.local_calls: dict[int, Array] = {}
+        self.call_count = 0
         # the checks of its accesses; None: no checks
         self.guard: AccessObserver | None = None
 
@@ -95,8 +98,7 @@ class Batch:
         return x, y, z
 
     def thread_index(self, thread: int) -> Index3:
-        x, y, _ = self.geometry.dims
-        return thread % x, thread // x % y, thread // (x * y)
+        return self.geometry.thread_index(thread)
 
 
 class Frame:

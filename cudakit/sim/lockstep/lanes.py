@@ -37,6 +37,11 @@ class Geometry:
         self._remembered = 0
         self.all = LaneSet(self, None, self.lanes)
 
+    def thread_index(self, thread: int) -> tuple[int, int, int]:
+        """The index of a thread of a block."""
+        x, y, _ = self.dims
+        return thread % x, thread // x % y, thread // (x * y)
+
     @cached_property
     def thread(self) -> Index:
         """Each lane's thread number within its block."""

@@ -17,6 +17,7 @@ from cudakit.sim.lockstep.memory import (
     Allocation,
     MemoryFault,
 )
+from cudakit.sim.lockstep.owners import own_offsets
 from cudakit.sim.lockstep.pieces import (
     CLUSTER,
     CONST,
@@ -315,9 +316,13 @@ class AddressResolver:
 
     def _local(self, f: Fragment, lanes: LaneSet, address: Array, window: int) -> list[Piece]:
         batch, size, shift = f.batch, self.size, self.shift
-        store, limit = batch.local, batch.run.local_bytes
+        # the memory after that of the last function that was called belongs to none
+        store, limit = batch.local, f.frames[-1].local_base + f.program.local_bytes
         offsets = address.astype(np.int64) + (self.offset - window)
         low, high = int(offsets.min()), int(offsets.max())
+        if high > limit:
+            offsets = own_offsets(f, lanes, offsets, self.site, size)
+            low, high = int(offsets.min()), int(offsets.max())
         if low < 0 or high + size > limit or store is None:
             wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
             self._bad_local(f, "out of bounds", limit, offsets, wrong)

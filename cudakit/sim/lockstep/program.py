@@ -6,7 +6,7 @@ the instruction that ends it, which the scheduler (control.py) executes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from cudakit.sim.lockstep.registers import Registers, place_registers
@@ -206,6 +206,8 @@ class Program:
         self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
         self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
         self.ready = False
+        # its loops by their heads (loop_forms.py)
+        self.loops: dict[int, Any] = {}
         # the reason why the function cannot run; it has no blocks then
         self.refusal: NotSimulated | None = None
 
@@ -301,19 +303,31 @@ def unread(program: Program) -> Callable[[Instruction], bool]:
     return lambda instruction: read.isdisjoint(writes_of(instruction))
 
 
-def find_spins(program: Program) -> None:
-    """Mark the backward jumps of loops in which lanes may wait for stores of other lanes."""
-    blocks = program.blocks
-    unused = unread(program)
-    for index, block in enumerate(blocks):
-        first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
-        if first > index:
-            continue
-        inside = [i for b in blocks[first : index + 1] for i in b.instructions]
-        # an atomic waits for nothing if its result is not used
-        if any(row_of(i).spins and not (i.opcode == "atom" and unused(i)) for i in inside):
-            block.spins = True
-            program.spins = True
+def find_spins(programs: Mapping[str, Program]) -> None:
+    """Mark the backward jumps of loops in which lanes may wait for stores of other lanes, be it in functions that the
+    loops call."""
+    unused = {name: unread(program) for name, program in programs.items()}
+    waits = {name for name, p in programs.items() if any(_may_wait(block, (), unused[name]) for block in p.blocks)}
+    known = -1
+    while known < len(waits):
+        known = len(waits)
+        waits |= {name for name, program in programs.items() if not waits.isdisjoint(program.callees)}
+    for name, program in programs.items():
+        blocks = program.blocks
+        for index, block in enumerate(blocks):
+            first = min((t for t in (block.target, *block.targets) if t >= 0), default=index + 1)
+            if any(_may_wait(inside, waits, unused[name]) for inside in blocks[first : index + 1]):
+                block.spins = program.spins = True
+
+
+def _may_wait(block: BasicBlock, waits: Container[str], unused: Callable[[Instruction], bool]) -> bool:
+    """Whether a block has an instruction of a waiting loop, or calls one of the functions ``waits``. An atomic waits for
+    nothing if its result is ``unused``."""
+    if any(row_of(i).spins and not (i.opcode == "atom" and unused(i)) for i in block.instructions):
+        return True
+    if block.kind == INDIRECT:
+        return any(callee.name in waits for callee in block.pointers.callees.values())
+    return block.kind == CALL and block.callee_name in waits
 
 
 def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:

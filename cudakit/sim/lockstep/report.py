@@ -256,7 +256,8 @@ class KernelReport(FaultReport):
 
     @property
     def title(self) -> str:
-        if self.kind == "divergent barrier" and "cluster" in self.instruction:
+        if self.kind == "divergent barrier" and ("cluster" in self.instruction or "," in self.instruction):
+            # of a cluster, or of some of the block's threads
             return self.kind
         return super().title
 

@@ -28,7 +28,8 @@ class RunConfig:
     shared memory of a block, ``dynamic_shared`` the part that the launch requested; ``shared_symbols`` are the
     addresses of shared variables. ``explicit_cluster``: the launch or the kernel specifies ``cluster``;
     ``cluster_barriers``: the kernel contains cluster barriers. ``step_limit``: the most loop iterations (jumps
-    backwards, by any number of lanes at once) of the blocks that run together.
+    backwards, by any number of lanes at once) of the blocks that run together. ``step_budget``: the same, but counted
+    anew in each iteration of a loop that is sure to end; None: the launch has a limit of its own.
     """
 
     kernel: str
@@ -45,6 +46,7 @@ class RunConfig:
     checks: frozenset[str] = frozenset()
     counting: bool = True
     step_limit: int = sys.maxsize
+    step_budget: int | None = None
 
     @property
     def blocks(self) -> int:

@@ -41,6 +41,8 @@ _BATCH_BYTES = 64 << 20
 # bytes of shared memory that the system reserves per block, for the estimate of how many blocks are resident
 _RESERVED_PER_BLOCK = 1024
 # local memory of a thread whose calls recurse: cuCtxGetLimit's default stack size
+# the steps of each warp after which machine code leaves a launch without a limit of its own to the interpreter
+_COMPILED_STEPS = 1 << 24
 _RECURSION_BYTES = 8192
 
 
@@ -91,8 +93,10 @@ def launch(
     services = RunServices(chip, space, heap or Heap(space), printf, function.module.sources.place)
     together = config.blocks if cooperative else _blocks_at_once(config, chip, function.spins)
     if step_limit is None:
-        step_limit = default_step_limit(min(together, config.blocks) * config.threads, params, space)
-    config = replace(config, step_limit=step_limit)
+        budget = default_step_limit(min(together, config.blocks) * config.threads, params, space)
+        config = replace(config, step_limit=max(budget, _COMPILED_STEPS), step_budget=budget)
+    else:
+        config = replace(config, step_limit=step_limit)
     for program in function.reachable:
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:

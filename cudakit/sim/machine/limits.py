@@ -1,8 +1,9 @@
 """The default limit of a launch's loop iterations, after which it counts as endless.
 
-A loop that stores or executes atomics changes the state in each iteration, so only a limit can end it. The limit grows
-with the work that the launch may have: its threads that run together, the bytes of the memory that its arguments point
-to, and its integer arguments, which may be numbers of iterations.
+A loop that stores or executes atomics changes the state in each iteration, so only a limit can end it if memory decides
+how long it runs. The count begins again with each iteration of a loop that is sure to end (lockstep/loops.py). The
+limit grows with the work that the launch may have: its threads that run together, the bytes of the memory that its
+arguments point to, and its integer arguments, which may be numbers of iterations.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.instructions.lowering import Compiler
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, SHARED_START, AddressSpace, round_up
-from cudakit.sim.lockstep.program import CALL, CLUSTER, INDIRECT, RESERVED_SHARED, Program
+from cudakit.sim.lockstep.program import CALL, CLUSTER, INDIRECT, RESERVED_SHARED, Program, find_spins
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.sites import Sites
 from cudakit.sim.machine.sources import SourceLines, SourceLookup
@@ -129,6 +129,7 @@ class LoadedModule:
                 elif block.kind == INDIRECT:
                     block.pointers.link(self.globals.functions, programs)
                     program.callees.update(callee.name for callee in block.pointers.callees.values())
+        find_spins(programs)
         return programs
 
     def close(self) -> None:

@@ -1,0 +1,106 @@
+"""Named barriers that groups of warps share: at once, which is reported, and one after another."""
+
+import numpy as np
+import pytest
+from simdevice import ALL_CHECKS, CHECKS, SimDevice
+
+from cudakit.sim.lockstep.report import KernelFault
+
+SOURCE = r"""
+__device__ void sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ void arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__global__ void pairs(int* y, int first, int second) {
+  if (threadIdx.x < 64) {
+    y[threadIdx.x] = 1;
+    sync(first, 64);  // BUG
+    y[threadIdx.x] = 2;
+  } else {
+    y[threadIdx.x] = 2;
+    sync(second, 64);  // BUG
+    y[threadIdx.x] = 4;
+  }
+}
+__global__ void same_line(int* y, int first, int second) {
+  sync(threadIdx.x < 64 ? first : second, 64);  // BUG
+  y[threadIdx.x] = threadIdx.x < 64 ? 2 : 4;
+}
+// the second pair has a producer that only arrives
+__global__ void with_arrivals(int* y, int first, int second) {
+  const int warp = threadIdx.x / 32;
+  if (warp == 2) arrive(second, 64);
+  else sync(warp < 2 ? first : second, 64);  // BUG
+  y[threadIdx.x] = warp < 2 ? 2 : 4;
+}
+// correct: the second pair uses the barrier after the first one has passed it
+__global__ void in_turn(int* y, int way, int rounds) {
+  const int pair = threadIdx.x / 64;
+  for (int k = 0; k < rounds; ++k) {
+    if (pair == 0) sync(1, 64);
+    if (way == 0) __syncthreads();
+    else if (pair == 0) arrive(2, 128);
+    else sync(2, 128);
+    if (pair == 1) sync(1, 64);
+    if (way == 0) __syncthreads();
+    else if (pair == 1) arrive(3, 128);
+    else sync(3, 128);
+  }
+  y[threadIdx.x] = 2 * pair + 2;
+}
+// correct: the schedule of FlashAttention 3, in which each of three groups waits for the two others
+__global__ void scheduled(int* y, int way, int rounds) {
+  const int group = threadIdx.x / 32;
+  if (group == 3) { y[threadIdx.x] = 4; return; }
+  if (group > 0) arrive(1, 96);
+  if (group > 1) arrive(2, 96);
+  int sum = 0;
+  for (int k = 0; k < rounds; ++k) {
+    sync(1 + group, 96);
+    sum += k;
+    arrive(1 + (group + 1) % 3, 96);
+    arrive(1 + (group + 2) % 3, 96);
+  }
+  y[threadIdx.x] = group < 2 ? 2 : 4;
+}
+"""
+WANT = np.repeat([2, 4], 64)
+
+
+@pytest.fixture(scope="module")
+def device():
+    return SimDevice(SOURCE)
+
+
+def run(device, name, *args, checks=ALL_CHECKS, grid=1):
+    y = np.zeros(128, np.int32)
+    device.launch(name, grid, 128, y, *args, checks=checks)
+    return y
+
+
+def lines_of(name):
+    lines = SOURCE.splitlines()
+    start = next(n for n, text in enumerate(lines, 1) if f"void {name}(" in text)
+    end = next(n for n in range(start, len(lines)) if lines[n] == "}")
+    return {n for n in range(start, end + 1) if lines[n - 1].endswith("// BUG")} | {2}
+
+
+@pytest.mark.parametrize("name", ["pairs", "same_line", "with_arrivals"])
+def test_two_groups_at_one_barrier_at_once_are_reported(device, name):
+    with pytest.raises(KernelFault, match="128 threads of the block are at barrier 1 at once") as caught:
+        run(device, name, 1, 1)
+    report = caught.value.report
+    assert (report.kind, report.title) == ("divergent barrier", "divergent barrier")
+    assert {place.line for place in report.places} & lines_of(name)
+    assert np.array_equal(run(device, name, 1, 2), WANT)
+
+
+def test_the_check_can_be_left_out(device):
+    assert np.array_equal(run(device, "pairs", 1, 1, checks=CHECKS - {"barrier"}), WANT)
+
+
+@pytest.mark.parametrize("way", [0, 1])
+def test_groups_may_use_a_barrier_in_turn(device, way):
+    assert np.array_equal(run(device, "in_turn", way, 3), WANT)
+
+
+def test_arrivals_of_a_schedule_of_three_groups_are_correct(device):
+    assert np.array_equal(run(device, "scheduled", 0, 5), WANT)
