@@ -321,8 +321,8 @@ def find_spins(programs: Mapping[str, Program]) -> None:
 
 
 def _may_wait(block: BasicBlock, waits: Container[str], unused: Callable[[Instruction], bool]) -> bool:
-    """Whether a block has an instruction of a waiting loop, or calls one of the functions ``waits``. An atomic waits for
-    nothing if its result is ``unused``."""
+    """Whether a block has an instruction of a waiting loop, or calls one of the functions ``waits``. An atomic whose
+    result is ``unused`` waits for nothing."""
     if any(row_of(i).spins and not (i.opcode == "atom" and unused(i)) for i in block.instructions):
         return True
     if block.kind == INDIRECT:
