@@ -56,7 +56,7 @@ _COUNT_PATTERN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 # bytes of the allocations that a launch stores to, which are copied so that they can be put back, and of one allocation
 # with a table of accesses
 _MOST_SAVED = 1 << 27
-# bytes of the local memory of a block, which each block starts anew
+# bytes of the local memory of a block, which is set at the start of each block
 _MOST_LOCAL = 1 << 26
 # the words of those tables have 30 bits for the block
 _MOST_BLOCKS = 1 << 29
