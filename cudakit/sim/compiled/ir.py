@@ -354,8 +354,8 @@ class Code:
         return self.call(name, kind, places, self.const("i32", size_of(kind)), everywhere, self.const(kind, 0))
 
     def scatter(self, value: Value, places: Value, chosen: Value | None = None) -> None:
-        """Store the elements of a vector, or the ``chosen`` ones, each to its own place in memory, which is aligned. Of
-        elements for one place the last one is stored."""
+        """Store the elements of a vector, or the ``chosen`` ones, each to its own place in memory, which is aligned. If
+        several are for one place, it holds the last one."""
         chosen = chosen or self.const(like(value.kind, "i1"), 1)
         name = f"llvm.masked.scatter.{mangled(value.kind)}.{mangled(places.kind)}"
         self.call(name, "void", value, places, self.const("i32", size_of(value.kind)), chosen)

@@ -56,6 +56,8 @@ _COUNT_PATTERN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 # bytes of the allocations that a launch stores to, which are copied so that they can be put back, and of one allocation
 # with a table of accesses
 _MOST_SAVED = 1 << 27
+# bytes of the local memory of a block, which is set at the start of each block
+_MOST_LOCAL = 1 << 26
 # the words of those tables have 30 bits for the block
 _MOST_BLOCKS = 1 << 29
 # seconds that LLVM takes for a line of text, measured on 2.5 GHz
@@ -129,6 +131,8 @@ def run_compiled(kernel: CompiledKernel, run: KernelRun, written: set[Allocation
     """Run a launch and collect its counts in ``run``. ``written``: the allocations that it may store to; None: any.
     Returns False if the interpreter must run it."""
     if run.config.cluster_barriers or run.cluster_size > 1 or run.config.blocks >= _MOST_BLOCKS:
+        return False
+    if run.local_bytes * run.config.threads > _MOST_LOCAL:
         return False
     return _Launch(kernel, run, written).run()
 
