@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ from cudakit.sim.lockstep.memory import round_up
 from cudakit.sim.lockstep.program import Program, unread
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Special, Symbol
+from cudakit.sim.values.lanewise import constant as literal_value
 from cudakit.sim.values.lanewise import width
 
 # from the bit of each lane
@@ -147,16 +147,7 @@ class KernelCode:
         """An operand that is not a register."""
         code = self.code
         if isinstance(operand, Immediate):
-            value = operand.bits
-            if bits == 1:
-                return code.const("i1", value != 0)
-            if operand.type == "f64" and bits == 32:
-                (value,) = struct.unpack(
-                    "<I", struct.pack("<f", struct.unpack("<d", struct.pack("<Q", operand.bits))[0])
-                )
-            elif operand.type in ("f32", "f64") and int(operand.type[1:]) != bits:
-                raise Unsupported("a literal of another width")
-            return code.const(f"i{bits}", value & ((1 << bits) - 1))
+            return code.const(f"i{bits}", int(literal_value(operand, "pred" if bits == 1 else f"b{bits}")))
         if isinstance(operand, Special):
             return self.special(operand.name)
         if isinstance(operand, Symbol):

@@ -1,4 +1,4 @@
-"""What writers of lane-wise instructions share: the registry, the reading of modifiers, and functions for long code.
+"""Shared by all writers of lane-wise instructions: the registry, the reading of modifiers, and functions for long code.
 
 A writer works on values with one element per lane of a vector, or, if all lanes of the warp have the same operands, on
 single values.

@@ -24,7 +24,7 @@ _CAPSULE = b"numpy_1.24_ufunc_call_info"
 
 
 class _CallInfo(ctypes.Structure):
-    """What numpy documents for ``ufunc._get_strided_loop``."""
+    """The structure that numpy documents for ``ufunc._get_strided_loop``."""
 
     _fields_ = (
         ("strided_loop", ctypes.c_void_p),
@@ -47,7 +47,7 @@ class _Loop:
 
 @cache
 def _loop(function: np.ufunc) -> _Loop | None:
-    """The loop of a function of contiguous float64 values; None if this numpy has none that runs without Python."""
+    """The loop of a function of contiguous float64 values; None if it cannot run without Python."""
     ufunc: Any = function
     double = np.dtype(np.float64)
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
