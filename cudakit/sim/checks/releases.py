@@ -203,6 +203,8 @@ class GridChains:
         order = fences.order
         for one, found in fences.pending.items():
             mine = lanes[lanes // order.threads == one]
+            if not len(mine):
+                continue
             for (thread, place), (seen, when) in found.items():
                 reader = one * order.threads + thread
                 after = order.ordered(mine, np.full(len(mine), reader), np.full(len(mine), when), True)

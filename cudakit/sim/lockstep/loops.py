@@ -18,9 +18,12 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 _TIRED_SPIN = 4
 # backward jumps without any progress before a hang is looked for in a loop that waits for other lanes
 _IDLE = 2000
-# the steps between two looks at a loop's condition, a power of two, and the iterations that are compared at each
+# the steps between two looks at a loop's condition, a power of two; how many jumps of the loop are followed at each
 _LOOK_EVERY = 512
-_COMPARES = 8
+_FOLLOWED = 16
+# and at a few looks, until the fragment goes on in the loop around it
+_FOLLOWED_LONG = 1024
+_LONG_LOOKS = frozenset(4096 << 2 * k for k in range(7))
 # the steps after which it does not matter that a loop goes on to other addresses
 _MOVES = 20_000
 _RAISE = 'if the kernel only takes long, raise the limit: cudakit.Device("sim", step_limit=...)'
@@ -49,9 +52,11 @@ class LoopWatch:
         # the live lanes, and the counts of each fragment's loops that are sure to end, when the budget was last renewed
         self.live = batch.live
         self.counts: dict[Any, list[bytes]] | None = None
-        # the loop of a fragment that is followed, and how often it is still compared with an earlier iteration
+        # the loop of a fragment that is followed, and for how many jumps
         self.followed: _Followed | None = None
-        self.compares = 0
+        self.following = 0
+        # the steps at the next look at a loop's condition, or at the limit
+        self.due = min(_LOOK_EVERY, self.limit + 1)
         # backward jumps of the batch, and those since it last made progress in loops that wait for other lanes
         self.steps = self.idle = 0
         self.seen_progress = 0
@@ -71,12 +76,8 @@ class LoopWatch:
             self.idle, self.mine = 0, None
         f.jumps += 1
         self.steps += 1
-        if self.steps > self.limit and not self._goes_on(f, target):
-            self._endless(f, block)
-        if not self.steps & (_LOOK_EVERY - 1):
-            self.compares = _COMPARES
-            if self.followed is None or self.followed.fragment is not f:
-                self.followed = _Followed(f, target)
+        if self.steps >= self.due:
+            self._look_closely(f, block, target)
         if self.followed is not None and self.followed.fragment is f:
             self._follow(f, block, target, self.followed)
         if block.spins:
@@ -91,16 +92,24 @@ class LoopWatch:
             self._look(f, block, target)
         return True
 
+    def _look_closely(self, f: Fragment, block: BasicBlock, target: int) -> None:
+        """Begin to follow a fragment's loop; stop the launch at the limit of its steps."""
+        if self.steps > self.limit and not self._goes_on(f, target):
+            self._endless(f, block)
+        self.following = _FOLLOWED_LONG if self.steps in _LONG_LOOKS else _FOLLOWED
+        self.followed = _Followed(f, target)
+        self.due = min(self.steps - self.steps % _LOOK_EVERY + _LOOK_EVERY, self.limit + 1)
+
     def _follow(self, f: Fragment, block: BasicBlock, target: int, followed: _Followed) -> None:
         """Report a loop that a fragment goes on with forever: two iterations begin with equal values of the registers
         that decide it."""
-        if followed.program is not f.program or f.path()[:-1] != followed.calls:
+        self.following -= 1
+        if self.following < 0 or followed.program is not f.program or f.path()[:-1] != followed.calls:
             self.followed = None
         elif not followed.form.blocks.issuperset((block.number - f.program.blocks[0].number, target)):
             # the fragment has left the loop
             self.followed = _Followed(f, target)
-        elif target == followed.form.head and self.compares:
-            self.compares -= 1
+        elif target == followed.form.head:
             # a loop that goes on to other addresses may soon be out of bounds, which says more
             values = followed.form.values(f.regs, addresses=self.steps < _MOVES)
             if values is None or values != followed.values:

@@ -64,6 +64,10 @@ def to_local(f: Fragment, address: Any) -> Any:
 def own_offsets(f: Fragment, lanes: LaneSet, addresses: Array, site: Site, size: int) -> Array:
     """The offsets that the local addresses of an access name in their lane's memory. Stops the kernel if an address
     names a variable of another thread, or of a call that has returned."""
+    plain: Array = addresses - (_threads(f.batch, lanes) << _THREAD_SHIFT)
+    if int(plain.min()) >= 0 and int(plain.max()) + size <= f.frames[0].program.local_bytes:
+        # the kernel's own variables
+        return plain
     offsets, calls, threads = _parts(np.broadcast_to(addresses, (lanes.count,)))
     owned = (threads > 0) & (threads <= min(f.batch.run.config.blocks * f.batch.geometry.threads, _THREADS))
     foreign = owned & (threads != _threads(f.batch, lanes))
