@@ -44,7 +44,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--only", nargs="*", default=list(CASES), metavar="CASE")
     parser.add_argument(
-        "--merge", type=Path, metavar="FILE", help="an earlier run, whose verdicts on wrong halves are reused"
+        "--merge",
+        type=Path,
+        metavar="FILE",
+        help="an earlier run: its verdicts on wrong halves are reused, and all of its verdicts on cases not in --only",
     )
     parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=TOOLS)
     parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1), help="processes at a time")
@@ -69,8 +72,9 @@ def main() -> int:
         program = [sys.executable, "-m", "planted.run", half, *names, "--device", options.device]
         return _watched([options.sanitizer, "--tool", tool, *said, *program], timeout)
 
-    earlier = json.loads(options.merge.read_text())["cases"] if options.merge else []
-    verdicts = {row["name"]: row["wrong"] for row in earlier}
+    before = json.loads(options.merge.read_text()) if options.merge else None
+    earlier = {row["name"]: row for row in before["cases"]} if before else {}
+    verdicts = {name: row["wrong"] for name, row in earlier.items()}
 
     def wrong(job: tuple[str, Case]) -> dict[str, Any]:
         tool, case = job
@@ -119,6 +123,15 @@ def main() -> int:
     with cudakit.Device(options.device) as device:
         info = device.info()
     version = subprocess.run([options.sanitizer, "--version"], capture_output=True, text=True).stdout.strip()
+    kept = {name: row for name, row in earlier.items() if name not in options.only}
+    if before and kept:
+        # the record is that of the earlier device; rows of another one say so
+        for row in rows:
+            if info["name"] != before["device"]["name"]:
+                row["device"] = info["name"]
+        made = {row["name"]: row for row in rows}
+        rows = [made.get(name) or kept[name] for name in CASES if name in made or name in kept]
+        info = before["device"]
     told = {
         "device": info,
         "date": datetime.date.today().isoformat(),

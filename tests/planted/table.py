@@ -50,6 +50,7 @@ def table(data: dict[str, Any]) -> str:
         + "".join(f", {tool} {len(names)}" + _names(names) for tool, names in false.items())
         + ".",
         *(f"Not run under {tool}: {', '.join(names)}." for tool, names in unseen.items() if names),
+        *(f"Measured on {name}: {', '.join(cases)}." for name, cases in _elsewhere(rows).items()),
         *(f"`{name}` is correct: {CORRECT[name]}." for names in false.values() for name in names if name in CORRECT),
         "",
         f"| bug | class | simulated device | {' | '.join(tools)} |",
@@ -60,6 +61,15 @@ def table(data: dict[str, Any]) -> str:
         lines.append(f"| {row['idea']} | {row['class']} | {' | '.join(cells)} |")
     lines += ["", f"{device['name']}, {device['arch']}, driver {device['driver']}, nvrtc {device['nvrtc']}; {version}"]
     return "\n".join(lines) + "\n"
+
+
+def _elsewhere(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The cases that were measured on another device than the others, by its name."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if "device" in row:
+            found.setdefault(row["device"], []).append(row["name"])
+    return found
 
 
 def _right_line(row: dict[str, Any]) -> bool:
