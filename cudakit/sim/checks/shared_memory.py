@@ -307,7 +307,7 @@ class SharedChecks:
         if strong:
             weak = words & STRONG == 0
             if mixed_sizes.several(self.units):
-                weak |= mixed_sizes.torn(self.events, access, event, wrong & ~weak)
+                weak |= mixed_sizes.torn(self.events, access, LANES.event(words), wrong & ~weak)
             if "volatile" in access.site.instruction.modifiers:
                 weak |= self._volatile_data(words, wrong, piece)
             wrong &= weak | moving
