@@ -136,7 +136,6 @@ class GlobalChecks:
         if shadow is None:
             return
         self.narrow |= access.strong and access.scope < DEVICE
-        shadow.units |= access.unit
         count = access.size >> self.shift
         if shadow.writes is None:
             self.bytes += 8 * (len(allocation.store) >> self.shift)
@@ -146,6 +145,7 @@ class GlobalChecks:
             view = writes.first if count == 1 else writes.first.reshape(-1, count)
             view[piece.index] = STRONG
             return
+        shadow.units |= access.unit
         words = writes.words(piece.index, count)
         if words.any():
             self._compare(f, access, piece, count, shadow, words, order, values=values)
