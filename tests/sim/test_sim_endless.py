@@ -218,7 +218,7 @@ def correct():
 @pytest.mark.parametrize(("grid", "block"), [(1, 1), (64, 64)])
 def test_a_loop_whose_condition_never_changes_is_known_to_be_endless(endless, name, grid, block):
     x, y = np.zeros(4096, np.int32), np.zeros(4096, np.int32)
-    with pytest.raises(KernelFault, match="repeats with the same values in its condition, which nothing") as caught:
+    with pytest.raises(KernelFault, match="repeats with the same values in its condition, and nothing") as caught:
         endless.launch(name, grid, block, x, y, 4095, checks=ALL_CHECKS - {"race"})
     assert caught.value.report.kind == "endless loop"
     assert caught.value.report.notes == []

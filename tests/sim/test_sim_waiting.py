@@ -1,4 +1,4 @@
-"""Loops that wait for other threads: by functions that they call, in vain, and for long."""
+"""Loops that wait for other threads: by functions that they call, forever, and for long."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_blocks_that_wait_by_a_function_run_together_with_the_block_that_they_wa
 
 @pytest.mark.parametrize("name", ["never_free", "never_set", "never_set_in_turns"])
 @pytest.mark.parametrize(("grid", "block"), [(1, 32), (3, 64)])
-def test_waiting_in_vain_by_a_function_is_a_hang(device, name, grid, block):
+def test_waiting_forever_by_a_function_is_a_hang(device, name, grid, block):
     with pytest.raises(KernelFault) as caught:
         run(device, name, grid, block)
     assert caught.value.report.kind == "hang"

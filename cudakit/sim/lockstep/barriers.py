@@ -221,7 +221,7 @@ def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[
             int(positions[0]),
             positions,
             others=others,
-            notes=["give each group of warps a barrier number of its own, or put __syncthreads() between their uses"],
+            notes=["use another barrier number for each group of warps, or put __syncthreads() between their uses"],
         )
 
 

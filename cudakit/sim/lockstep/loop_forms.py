@@ -1,4 +1,4 @@
-"""What decides how long a loop of a function runs, as far as its PTX shows.
+"""The registers that decide how long a loop of a function runs, as far as its PTX shows.
 
 - The condition: the registers on which the loop's exits depend. If neither memory nor other lanes decide too, lanes
   that begin two iterations with the same values in them never leave the loop.
@@ -168,7 +168,7 @@ class LoopForm:
 
     def values(self, registers: Registers, addresses: bool) -> tuple[bytes, ...] | None:
         """The values that decide whether lanes at the head stay in the loop; None if others decide too. ``addresses``:
-        also those that decide where it accesses memory."""
+        also those of the addresses that it accesses."""
         if self.condition is None:
             return None
         found = [registers[slot] for slot in (*self.condition, *(self.addresses if addresses else ()))]

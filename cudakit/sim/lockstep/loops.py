@@ -1,4 +1,4 @@
-"""Loops that do not end: hangs, in which nothing changes any more, and loops that use up the launch's steps.
+"""Hangs: loops in a state that repeats; and endless loops, which change memory in each iteration.
 
 The scheduler (control.py) reports each backward jump. A fragment yields to the others after few jumps in a loop in
 which lanes may wait for other lanes, and after many in any other loop.
@@ -117,7 +117,7 @@ class LoopWatch:
             elif followed.progress == self.batch.progress:
                 self._hang(f, block, "repeats with the same values in its condition")
             else:
-                self._endless(f, block, "repeats with the same values in its condition, which nothing else changes")
+                self._endless(f, block, "repeats with the same values in its condition, and nothing else changes it")
 
     def _goes_on(self, f: Fragment, target: int) -> bool:
         """Whether the launch gets a new budget of steps: since it got the last one, a lane has exited, or has gone on
@@ -146,7 +146,7 @@ class LoopWatch:
         self.snapshot = state
 
     def _look_at_all(self, f: Fragment, block: BasicBlock, target: int) -> None:
-        """Report loops that wait in vain: memory has not changed for long, and each fragment that can run is in a state
+        """Report loops that wait forever: memory has not changed for long, and each fragment that can run is in a state
         in which it has been before. A loop that counts its iterations is never in the same state again."""
         mine = _state(f, target)
         self.looks += 1

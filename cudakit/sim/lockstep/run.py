@@ -29,7 +29,7 @@ class RunConfig:
     addresses of shared variables. ``explicit_cluster``: the launch or the kernel specifies ``cluster``;
     ``cluster_barriers``: the kernel contains cluster barriers. ``step_limit``: the most loop iterations (jumps
     backwards, by any number of lanes at once) of the blocks that run together. ``step_budget``: the same, but counted
-    anew in each iteration of a loop that is sure to end; None: the launch has a limit of its own.
+    from 0 in each iteration of a loop that is sure to end; None: the launch has a limit of its own.
     """
 
     kernel: str
