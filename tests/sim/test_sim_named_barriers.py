@@ -31,6 +31,15 @@ __global__ void with_arrivals(int* y, int first, int second) {
   else sync(warp < 2 ? first : second, 64);  // BUG
   y[threadIdx.x] = warp < 2 ? 2 : 4;
 }
+// correct: a thread count is of whole warps, also if the last warp of the block is partial
+__global__ void partial_warp(int* y, int threads) {
+  __shared__ int s[96];
+  const int t = threadIdx.x;
+  s[t] = t;
+  if (t < 32) return;
+  sync(1, threads);
+  y[t] = s[t + 1 == blockDim.x ? 32 : t + 1];
+}
 // correct: the second pair uses the barrier after the first one has passed it
 __global__ void in_turn(int* y, int way, int rounds) {
   const int pair = threadIdx.x / 64;
@@ -104,3 +113,12 @@ def test_groups_may_use_a_barrier_in_turn(device, way):
 
 def test_arrivals_of_a_schedule_of_three_groups_are_correct(device):
     assert np.array_equal(run(device, "scheduled", 0, 5), WANT)
+
+
+def test_a_partial_warp_counts_as_a_whole_one() -> None:
+    """On an H100 the two warps with the threads 32 to 79 meet at a barrier of 64 threads."""
+    y = np.zeros(96, np.int32)
+    SimDevice(SOURCE).launch("partial_warp", 1, 80, y, 64, checks=ALL_CHECKS)
+    assert y[32:80].tolist() == [*range(33, 80), 32]
+    with pytest.raises(KernelFault, match="deadlock"):
+        SimDevice(SOURCE).launch("partial_warp", 1, 80, y, 96, checks=ALL_CHECKS)

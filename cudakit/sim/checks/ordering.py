@@ -4,8 +4,8 @@ Two accesses by threads of one block are ordered by:
 
 - the program order of one thread;
 - a barrier of the whole block (``floor``);
-- within a warp, a bar.warp.sync that both threads have executed since, and chains of releases and acquires by lanes
-  that run apart;
+- within a warp, a bar.warp.sync or a barrier that both threads have executed since, and chains of releases and
+  acquires by lanes that run apart;
 - between warps, barriers of part of a block, and chains of releases and acquires (chains.py).
 
 Blocks of a cluster are ordered by barrier.cluster too, and all blocks by the chains between blocks (releases.py).
@@ -41,7 +41,8 @@ class BatchOrder:
         self.cluster_floor = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
         # per cluster: its last barrier, even if that orders nothing
         self.cluster_met = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
-        # per lane: its last bar.warp.sync; per warp: the last one by all its lanes, as a word
+        # per lane: its last bar.warp.sync or barrier of part of the block; per warp: the last one by all its lanes, as
+        # a word
         self.synced = np.zeros(geometry.lanes, np.int64)
         self.warp_low = np.zeros(geometry.warps, np.int64)
         # per lane: its last shuffle, vote, match or redux; data that its members read before it may be overwritten
@@ -129,6 +130,8 @@ class BatchOrder:
         warps = lanes.warps
         gathered = self.gathered[number].take(warps // self.geometry.warps_per_block, axis=0)
         self.known[warps] = np.maximum(self.known.take(warps, axis=0), gathered)
+        # the barrier also orders the lanes of one warp
+        self.synchronised(lanes, event)
         self._meet(False, lanes, number, event)
 
     def _meet(self, arrives: bool, lanes: LaneSet, number: int, event: int) -> None:

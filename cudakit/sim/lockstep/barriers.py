@@ -83,11 +83,24 @@ class BlockBarriers:
             state = self.states[number] = BarrierState(self.batch.geometry.blocks)
         here = lanes.block_counts
         state.arrived += here
-        state.expected[here > 0] = min(threads, self.batch.geometry.threads)
+        if threads:
+            # a thread count is of whole warps, so that the lanes which the last warp does not have count too
+            state.arrived += self.absent(lanes)
+        state.expected[here > 0] = min(threads, 32 * self.batch.geometry.warps_per_block)
         if self.batch.guard is not None:
             self.batch.guard.arrive(lanes, number)
         if call.waits:
             state.waiting.append(f)
+
+    def absent(self, lanes: LaneSet) -> Array:
+        """The lanes that the partial last warp of each block does not have, if its first lane is in a set."""
+        geometry = self.batch.geometry
+        missing = 32 * geometry.warps_per_block - geometry.threads
+        found = np.zeros(geometry.blocks, np.int64)
+        if missing:
+            first = lanes.lanes % geometry.threads == 32 * (geometry.warps_per_block - 1)
+            found[lanes.block[first]] = missing
+        return found
 
     def release(self) -> bool:
         """Release every block whose threads have all arrived at a barrier; True if there was one."""
@@ -184,7 +197,7 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
     for f in going:
         waited += f.lanes.block_counts
     # a barrier for all threads of the block does not wait for threads that have exited
-    plain = (state.expected == 0) | (state.expected == batch.geometry.threads)
+    plain = (state.expected == 0) | (state.expected == 32 * batch.geometry.warps_per_block)
     whole = full & plain & (waited == batch.live_blocks)
     if whole.any():
         guard.barrier(None if whole.all() else whole)
