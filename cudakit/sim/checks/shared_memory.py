@@ -143,8 +143,6 @@ class SharedChecks:
 
     def _note_far(self, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Note accesses to other blocks' shared memory."""
-        if self.order.cluster_floor is None:
-            return
         store = piece.home
         block = positions(piece.index, piece.lanes.count) * access.size // store.stride
         far = block != piece.lanes.block
@@ -155,7 +153,8 @@ class SharedChecks:
     # ---- accesses ----
 
     def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int) -> None:
-        self._note_far(access, piece, event)
+        if self.order.cluster_floor is not None:
+            self._note_far(access, piece, event)
         self.units |= access.unit
         count = access.size >> self.shift
         if not self.full or self.flying or self.last_write > self.low_event:
@@ -219,7 +218,8 @@ class SharedChecks:
         values: Array | None,
         flight: int,
     ) -> Array | None:
-        self._note_far(access, piece, event)
+        if self.order.cluster_floor is not None:
+            self._note_far(access, piece, event)
         self.units |= access.unit
         if self.pending:
             self._enter_reads()
