@@ -125,7 +125,7 @@ def main() -> int:
     version = subprocess.run([options.sanitizer, "--version"], capture_output=True, text=True).stdout.strip()
     kept = {name: row for name, row in earlier.items() if name not in options.only}
     if before and kept:
-        # the record is that of the earlier device; rows of another one say so
+        # the record is that of the earlier device; rows of another one name it
         for row in rows:
             if info["name"] != before["device"]["name"]:
                 row["device"] = info["name"]

@@ -65,6 +65,9 @@ _SECONDS_PER_LINE = 1e-4
 # seconds of machine code between two chances for an interrupt
 _PART = 0.2
 _WARP = Geometry(1, (LANES, 1, 1))
+# the tables of earlier launches, all zeros, and how many words of them are kept
+_MOST_SPARE = 1 << 23
+_spare: list[Array] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +137,20 @@ def run_compiled(kernel: CompiledKernel, run: KernelRun, written: set[Allocation
         return False
     if run.local_bytes * run.config.threads > _MOST_LOCAL:
         return False
-    return _Launch(kernel, run, written).run()
+    launch = _Launch(kernel, run, written)
+    try:
+        return launch.run()
+    finally:
+        launch.close()
+
+
+def _table(count: int) -> Array:
+    """A table of zeros, of an earlier launch if there is one: pages that are new to the process take longer to access
+    than to clear."""
+    for number, table in enumerate(_spare):
+        if len(table) == count:
+            return _spare.pop(number)
+    return np.zeros(count, np.int64)
 
 
 class _Launch:
@@ -331,8 +347,15 @@ class _Launch:
     def _table(self, tables: dict[Allocation, Array], allocation: Allocation) -> int:
         """The address of an allocation's table, which is made if there is none."""
         if allocation not in tables:
-            tables[allocation] = np.zeros(len(allocation.store) >> self.global_shift, np.int64)
+            tables[allocation] = _table(len(allocation.store) >> self.global_shift)
         return tables[allocation].ctypes.data
+
+    def close(self) -> None:
+        """Keep the tables for later launches."""
+        for table in (*self.writes.values(), *self.reads.values()):
+            if sum(map(len, _spare)) + len(table) <= _MOST_SPARE:
+                table.fill(0)
+                _spare.append(table)
 
     def _define(self) -> None:
         """Mark the memory that the launch stored to as initialised."""
