@@ -291,7 +291,7 @@ def test_an_unknown_engine_is_refused(monkeypatch, kernels) -> None:
 
 
 def test_an_old_llvmlite_counts_as_none(monkeypatch) -> None:
-    monkeypatch.setattr(engine, "version", lambda name: "0.43.0")
+    monkeypatch.setattr(engine, "_llvmlite", lambda: "0.43.0")
     engine._installed.cache_clear()
     try:
         monkeypatch.delenv("CUDAKIT_SIM_ENGINE", raising=False)

@@ -49,12 +49,20 @@ def mode() -> str:
 
 
 @cache
+def _llvmlite() -> str:
+    """The version of llvmlite; "" if it is not installed."""
+    try:
+        return version("llvmlite")
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
 def _installed() -> bool:
     """Whether llvmlite is installed, in a version with LLVM's current interface."""
-    try:
-        major, minor, *_ = version("llvmlite").split(".")
-    except PackageNotFoundError:
+    if not _llvmlite():
         return False
+    major, minor, *_ = _llvmlite().split(".")
     return (int(major), int(minor)) >= (0, 45)
 
 
@@ -95,7 +103,7 @@ class Engine:
     def _file(self, function: LoadedFunction) -> str:
         """The name of the file of the kernel's machine code."""
         if not self._name:
-            self._name = kept_code.name_of(version("llvmlite"), function.module.digest, function.name)
+            self._name = kept_code.name_of(_llvmlite(), function.module.digest, function.name)
             self._kept = kept_code.has(self._name)
         return self._name
 

@@ -41,9 +41,9 @@ _BATCH_BYTES = 64 << 20
 # bytes of shared memory that the system reserves per block, for the estimate of how many blocks are resident
 _RESERVED_PER_BLOCK = 1024
 # local memory of a thread whose calls recurse: cuCtxGetLimit's default stack size
+_RECURSION_BYTES = 8192
 # the steps of each warp after which machine code leaves a launch without a limit of its own to the interpreter
 _COMPILED_STEPS = 1 << 24
-_RECURSION_BYTES = 8192
 
 
 @lru_cache(maxsize=8)
