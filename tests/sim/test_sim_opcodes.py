@@ -9,7 +9,18 @@ import pytest
 from differential import forms
 from differential.catalogue import catalogue
 
-from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, lowering, matrix, tensor, warp
+from cudakit.sim.instructions import (
+    async_copies,
+    atomics,
+    clusters,
+    hints,
+    loads,
+    lowering,
+    matrix,
+    stack,
+    tensor,
+    warp,
+)
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.program import BARRIER, writes_of
 from cudakit.sim.machine import loading
@@ -26,6 +37,9 @@ EACH = pytest.mark.parametrize(("name", "row"), ROW.items(), ids=ROW)
 
 # one instruction for each name that is missing in the catalogue of forms
 LINES = {
+    "alloca": "alloca.u64 %rd1, %rd2, 16;",
+    "stacksave": "stacksave.u64 %rd1;",
+    "stackrestore": "stackrestore.u64 %rd1;",
     "applypriority": "applypriority.global.L2::evict_normal [%rd1], 128;",
     "brkpt": "brkpt;",
     "discard": "discard.global.L2 [%rd1], 128;",
@@ -104,7 +118,7 @@ def test_what_is_executed_has_its_operands_checked(name, row):
 
 def test_a_builder_has_a_row_and_a_name_one_builder():
     assert set(ROW) >= BUILDERS | LANEWISE
-    families = (async_copies, atomics, clusters, hints, loads, matrix, tensor, warp)
+    families = (async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp)
     assert sum(len(family.BUILDERS) for family in families) == len(BUILDERS)
 
 

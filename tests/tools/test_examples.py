@@ -387,13 +387,27 @@ def test_simulator_speed_checks_counts_and_compares():
         assert (row["over_compiled"] is None) == row["variant"].startswith("sim")
 
 
+def test_simulator_speed_measures_few_lanes_and_loading():
+    """Their results are checked; no other simulator runs them."""
+    cases = "one_warp:96,named_barriers:3,grid_sync:2,grid_sync:3,load:3"
+    done = run("simulator_speed", "--cases", cases, "--seconds", "0", "--json", "-", "--quiet")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in json.loads(done.stdout)["rows"] if not row["skipped"]]
+    assert {row["family"] for row in rows} == {"one_warp", "named_barriers", "grid_sync", "load"}
+    assert all(row["ok"] for row in rows)
+    for row in rows:
+        figure = "ms_per_line" if row["family"] == "load" else "microseconds_per_instruction"
+        assert row[figure] > 0
+        assert not row["variant"].startswith("peer")
+
+
 def test_simulator_speed_counts_large_cases_from_small_ones():
     """Counting is slow, so counts of large cases are computed from blocks that do the same work. They are exact."""
     code = """
 import runpy, sys
 names = runpy.run_path(sys.argv[1])
 for family, shape in (("softmax", (5, 700)), ("matmul", (64,)), ("vector_add", (1000,))):
-    assert names["scaled_count"](family, shape) == names["count"](family, shape), family
+    assert names["scaled_count"](family, shape) == names["count"](family, shape)[0], family
 """
     path = str(ROOT / "examples" / "simulator_speed.py")
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300)
@@ -406,6 +420,7 @@ for family, shape in (("softmax", (5, 700)), ("matmul", (64,)), ("vector_add", (
         (["--device", "gpu"], "measures only the simulated device"),
         (["--cases", "fft:8"], "the families are"),
         (["--cases", "softmax:8"], "write softmax:ROWSxCOLUMNS"),
+        (["--cases", "one_warp:33"], "a multiple of 32"),
     ],
 )
 def test_simulator_speed_refuses_what_it_cannot_measure(arguments, words):

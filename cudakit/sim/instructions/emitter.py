@@ -41,6 +41,7 @@ from cudakit.sim.values.lanewise import constant, storage
 
 Builder = Callable[["Emitter", Instruction], "list[str]"]
 
+_STACK = ("alloca", "stacksave", "stackrestore")
 _SIGNED = {"s8": np.int8, "s16": np.int16, "s32": np.int32}
 
 
@@ -122,7 +123,9 @@ class Emitter:
                     self.taken[name] = local
                     local += round_up(names[name].size, 8)
         program.local_offsets.update(self.taken)
-        program.local_bytes = round_up(local, 16)
+        program.grows = any(instruction.opcode in _STACK for instruction in function.instructions)
+        # a function whose frame grows has one from the start
+        program.local_bytes = round_up(max(local, program.grows), 16)
 
     def _add_slot(self, name: str, kind: str, initial: Any) -> None:
         self.slots[name] = len(self.kinds)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, tensor, warp
+from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp
 from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
 from cudakit.sim.instructions.emitter import Builder, Emitter, Places
 from cudakit.sim.instructions.params import addressed, keep_param
@@ -54,7 +54,7 @@ from cudakit.sim.ptx.opcodes import Flow, name_of, row_of
 from cudakit.sim.ptx.operand_checks import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
-BUILDERS |= {**clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
+BUILDERS |= {**stack.BUILDERS, **clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
 # the functions of CUDA's device runtime that launch kernels
 _DEVICE_LAUNCHES = ("cudaLaunchDevice", "cudaGetParameterBuffer", "__cudaCDP")
 # the builder of mov is for all others, which may take addresses

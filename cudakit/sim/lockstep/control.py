@@ -18,6 +18,7 @@ from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame, unite
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.loops import LoopWatch
 from cudakit.sim.lockstep.masks import FULL, check_masks, fail_missing
+from cudakit.sim.lockstep.memory import round_up
 from cudakit.sim.lockstep.owners import note_call
 from cudakit.sim.lockstep.pointers import called, divergent_warps
 from cudakit.sim.lockstep.program import (
@@ -37,6 +38,7 @@ from cudakit.sim.lockstep.program import (
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import plain_name
+from cudakit.sim.lockstep.stack import begin_frame, frame_end
 from cudakit.sim.lockstep.undefined import run_block, unwritten
 from cudakit.sim.ptx.opcodes import name_of
 
@@ -242,7 +244,7 @@ class LaneScheduler:
         regs: Registers = list(callee.template)
         for slot, argument in zip(callee.params, block.arguments, strict=True):
             regs[slot] = f.regs[argument]
-        base = f.frames[-1].local_base + f.program.local_bytes
+        base = round_up(int(np.max(frame_end(f))), 16)
         if base + callee.local_bytes > self.run.local_bytes or len(f.frames) > _STACK_DEPTH:
             f.fail(
                 block.instructions[-1],
@@ -260,6 +262,8 @@ class LaneScheduler:
         f.program, f.regs, f.block = callee, regs, 0
         if callee.local_bytes:
             note_call(self.batch, f.lanes, len(f.frames) - 1)
+        if callee.grows:
+            begin_frame(self.batch, f.lanes, len(f.frames) - 1, base + callee.local_bytes)
         if self.batch.guard is not None:
             self.batch.guard.enter(f.lanes, base, callee.local_bytes)
 

@@ -70,6 +70,8 @@ class Batch:
         # the number of each lane's last call at each depth, and how many calls there were (owners.py)
         self.local_calls: dict[int, Array] = {}
         self.call_count = 0
+        # the ends of the lanes' frames that may grow, by depth (stack.py)
+        self.frame_ends: dict[int, Array] = {}
         # the checks of its accesses; None: no checks
         self.guard: AccessObserver | None = None
 

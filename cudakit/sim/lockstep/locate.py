@@ -32,6 +32,7 @@ from cudakit.sim.lockstep.pieces import (
     within,
 )
 from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.lockstep.stack import frame_end
 from cudakit.sim.lockstep.traffic import (
     count_local,
     count_row,
@@ -324,8 +325,10 @@ class AddressResolver:
             offsets = own_offsets(f, lanes, offsets, self.site, size)
             low, high = int(offsets.min()), int(offsets.max())
         if low < 0 or high + size > limit or store is None:
-            wrong = np.flatnonzero((offsets < 0) | (offsets > limit - size))
-            self._bad_local(f, "out of bounds", limit, offsets, wrong)
+            ends = np.broadcast_to(frame_end(f), offsets.shape or (lanes.count,))
+            wrong = np.flatnonzero((offsets < 0) | (offsets > ends - size))
+            if len(wrong) or store is None:
+                self._bad_local(f, "out of bounds", int(ends[wrong[0]]), np.broadcast_to(offsets, ends.shape), wrong)
         if (low | high | int(np.bitwise_or.reduce(offsets, axis=None))) & (size - 1):
             wrong = np.flatnonzero(offsets & (size - 1))
             self._bad_local(f, "misaligned", limit, offsets, wrong)

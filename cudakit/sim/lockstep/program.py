@@ -193,6 +193,8 @@ class Program:
         self.returns: tuple[int, ...] = ()
         self.local_offsets: dict[str, int] = {}
         self.local_bytes = 0
+        # whether alloca makes its frame larger (stack.py)
+        self.grows = False
         # slots of the parameters that block 0 copies to local memory
         self.kept: tuple[int, ...] = ()
         self.callees: set[str] = set()

@@ -174,7 +174,8 @@ def _shared_layout(programs: list[Program], globals_: Mapping[str, Variable]) ->
 
 
 def _stack(programs: Mapping[str, Program], program: Program) -> tuple[int, bool]:
-    """Bytes of local memory that the deepest chain of calls needs, and whether calls recurse."""
+    """Bytes of local memory that the deepest chain of calls needs, and whether that is not all: calls recurse, or
+    functions allocate memory on the stack."""
     depths: dict[str, int] = {}
     active: set[str] = set()
     recursive = False
@@ -191,4 +192,6 @@ def _stack(programs: Mapping[str, Program], program: Program) -> tuple[int, bool
             depths[current.name] = current.local_bytes + deepest
         return depths[current.name]
 
-    return depth(program), recursive
+    bytes_ = depth(program)
+    # the memory of a thread whose stack grows is limited in the same way
+    return bytes_, recursive or any(programs[name].grows for name in depths)

@@ -223,12 +223,10 @@ ROWS = (
     Opcode("exit", "control", 0, writes=0, forms="", ends=Flow.EXIT),
     Opcode("trap", "control", 0, writes=0, forms="", cost=LONG),
     Opcode("brkpt", "control", 0, writes=0, forms=""),
-    _refused(
-        "alloca stacksave stackrestore",
-        "memory of variable size on the stack is not simulated: use a local array of constant size, or malloc",
-        "alloca.u64 %rd1, %rd1, 16;",
-        "control",
-    ),
+    # ---- memory of variable size on the stack ----
+    Opcode("alloca", operands=(2, 3), forms="u32|u64"),
+    Opcode("stacksave", operands=1, forms="u32|u64"),
+    Opcode("stackrestore", operands=1, writes=0, forms="u32|u64"),
     # timing only
     Opcode("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
     Opcode("pmevent", "control", 1, writes=0, forms="(mask)?"),

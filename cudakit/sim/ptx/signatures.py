@@ -139,6 +139,9 @@ SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "cp.async.wait_group": "#",
     "bra": "L",
     "brx": "u32! L",
+    "alloca": "=$ $; =$ $ #",
+    "stacksave": "=$",
+    "stackrestore": "$!",
     "nanosleep": "u32",
     "pmevent": lambda modifiers: "#" if "mask" in modifiers else "#0..15",
     "setmaxnreg": "#24,32,40,48,56,64,72,80,88,96,104,112,120,128,136,144,152,160,168,176,184,192,200,208,216,224,232,"
