@@ -31,6 +31,24 @@ __global__ void with_arrivals(int* y, int first, int second) {
   else sync(warp < 2 ? first : second, 64);  // BUG
   y[threadIdx.x] = warp < 2 ? 2 : 4;
 }
+// correct if warp 1 waits for warp 0: it then publishes what warp 0 has stored to block 1, which reads it after
+// __syncthreads()
+__global__ void published(int* data, int* flag, int* y, int waits) {
+  const int t = threadIdx.x;
+  if (blockIdx.x == 0) {
+    if (t < 32) data[t] = t + 1;
+    if (t < 64 && waits) sync(1, 64);
+    if (t == 32) {
+      __threadfence();
+      atomicExch(flag, 1);
+    }
+  } else if (t == 0) {
+    while (atomicAdd(flag, 0) == 0) {}
+    __threadfence();
+  }
+  __syncthreads();
+  if (blockIdx.x == 1 && t == 0) y[0] = data[5];  // RACE
+}
 // correct: a thread count is of whole warps, also if the last warp of the block is partial
 __global__ void partial_warp(int* y, int threads) {
   __shared__ int s[96];
@@ -122,3 +140,15 @@ def test_a_partial_warp_counts_as_a_whole_one() -> None:
     assert y[32:80].tolist() == [*range(33, 80), 32]
     with pytest.raises(KernelFault, match="deadlock"):
         SimDevice(SOURCE).launch("partial_warp", 1, 80, y, 96, checks=ALL_CHECKS)
+
+
+def test_a_named_barrier_is_part_of_a_chain_to_another_block() -> None:
+    def launch(waits: int) -> np.ndarray:
+        y = np.zeros(1, np.int32)
+        data, flag = np.zeros(32, np.int32), np.zeros(1, np.int32)
+        SimDevice(SOURCE).launch("published", 2, 96, data, flag, y, waits, checks=ALL_CHECKS)
+        return y
+
+    assert launch(1) == 6
+    with pytest.raises(KernelFault, match="data race: global load of 4 bytes"):
+        launch(0)

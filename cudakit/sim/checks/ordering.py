@@ -36,6 +36,7 @@ class BatchOrder:
         geometry, cluster = batch.geometry, batch.run.cluster_size
         self.geometry, self.first_block = geometry, batch.first_block
         self.threads = geometry.threads
+        self.grid = batch.run.config.blocks > 1
         self.floor = np.zeros(geometry.blocks, np.int64)
         self.cluster_size = cluster
         self.cluster_floor = np.zeros(geometry.blocks // cluster, np.int64) if cluster > 1 else None
@@ -67,7 +68,8 @@ class BatchOrder:
     def passed(self, blocks: Array | None, event: int) -> None:
         """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
         self.floor[slice(None) if blocks is None else blocks] = event
-        if blocks is None:
+        if blocks is None and not self.grid:
+            # a chain between blocks may contain them
             self.met.clear()
 
     def met_cluster(self, clusters: Array, event: int) -> None:
@@ -190,6 +192,8 @@ class BatchOrder:
 
     def warp_ordered(self, other: int, event: int, one: int) -> bool:
         """Whether an access by warp ``other`` at an event happens before the current access of warp ``one``."""
+        if event <= self.known[one, other % self.geometry.warps_per_block]:
+            return True
         self._chain_barriers()
         return self.chains.ordered(other, event, one)
 
