@@ -40,11 +40,6 @@ class Chains:
         # per location: (releases seen, party, event)
         self._readers: dict[Key, list[tuple[int, int, int]]] = {}
 
-    def awake(self, release: bool) -> bool:
-        """Whether a strong access can affect the order; False until the first fence or release. ``release``: it has
-        .release."""
-        return release or bool(self.fences) or bool(self._count)
-
     def places(self) -> list[int]:
         """The locations with a release that are numbers."""
         return [key for key in self._count if isinstance(key, int)]

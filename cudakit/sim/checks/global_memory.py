@@ -220,6 +220,12 @@ class GlobalChecks:
         if table is None:
             return
         layout, index = self.layout, piece.index
+        met = self.chains.everywhere()
+        if met:
+            # after a barrier of the grid all accesses before it are ordered; earlier words are of earlier events
+            met = min(met, int(order.floor.min()))
+            if not np.count_nonzero(words >= (met + 1) << layout.shift):
+                return
         own = self._owners(order, piece.lanes)
         if count > 1:
             own = own[:, None]

@@ -228,7 +228,7 @@ class Guard:
             return
         lanes = piece.lanes
         ways = {"reads": reads, "writes": writes, "release": writes and access.releases, "acquires": access.acquires}
-        near = self.order.chains.awake(access.releases)
+        near = self.order.awake(access.releases)
         wide, shared, blocks = self.memory.chains, piece.home is self.batch.shared, self.cluster_fences
         far = self.memory.grid and access.scope == DEVICE and not shared and wide.awake(self.fences, access.releases)
         clustered = blocks is not None and access.scope >= CLUSTER and wide.awake(blocks, access.releases)

@@ -16,6 +16,9 @@ before them may be overwritten after them; cooperative groups rely on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from cudakit.sim.checks.chains import Chains
@@ -23,8 +26,8 @@ from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 
-# the most barriers that are kept out of the chains
-_MOST_MET = 1 << 14
+# the most events that are kept out of the chains
+_MOST_LATER = 1 << 14
 _PAIRS_KEPT = 256
 
 
@@ -57,8 +60,11 @@ class BatchOrder:
         self.known = np.zeros((geometry.warps, geometry.warps_per_block), np.int64)
         # per barrier of part of a block, and per block: for each warp, the latest event known to the warps that arrived
         self.gathered: dict[int, Array] = {}
-        # the arrivals (True) and departures (False) at these barriers that are not in ``chains`` yet
-        self.met: list[tuple[bool, LaneSet, int, int]] = []
+        # strong accesses, fences and barriers of part of the block that are not in the chains yet, as calls that enter
+        # them: only accesses that nothing else orders need the chains
+        self.later: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        # whether a fence or a release has happened: strong accesses before it order nothing
+        self.stirred = False
         # for pairs of sets: the warps of the first, and for each the warps of the second in its block; None: they share
         # a warp
         self.pairs: dict[tuple[LaneSet, LaneSet], tuple[Array, Array] | None] = {}
@@ -69,8 +75,8 @@ class BatchOrder:
         """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
         self.floor[slice(None) if blocks is None else blocks] = event
         if blocks is None and not self.grid:
-            # a chain between blocks may contain them
-            self.met.clear()
+            # a chain between blocks may contain what was before
+            self.later.clear()
 
     def met_cluster(self, clusters: Array, event: int) -> None:
         """Note a barrier of these clusters, which may order nothing."""
@@ -95,6 +101,20 @@ class BatchOrder:
         self, event: int, lanes: LaneSet, places: Array, *, reads: bool, writes: bool, release: bool, acquires: bool
     ) -> None:
         """Note a strong access: one location per lane, in the order in which the lanes take effect."""
+        self.stirred |= release
+        self._enter_later(self._strong, event, lanes, places, reads, writes, release, acquires)
+
+    def awake(self, release: bool) -> bool:
+        """Whether a strong access can affect the order; ``release``: it has .release."""
+        return release or self.stirred
+
+    def fence(self, lanes: LaneSet, event: int, *, releases: bool, acquires: bool) -> None:
+        self.stirred |= releases
+        self._enter_later(self._fence, lanes, event, releases, acquires)
+
+    def _strong(
+        self, event: int, lanes: LaneSet, places: Array, reads: bool, writes: bool, release: bool, acquires: bool
+    ) -> None:
         self.chains.strong(event, lanes.warp, places, reads=reads, writes=writes, release=release, acquires=acquires)
         ids = lanes.lanes
         if reads and (known := self.lane_chains.places()):
@@ -105,7 +125,7 @@ class BatchOrder:
                 published = event if release else int(self.fenced[ids[k]])
                 self.lane_chains.release(int(ids[k]), int(places[k]), published)
 
-    def fence(self, lanes: LaneSet, event: int, *, releases: bool, acquires: bool) -> None:
+    def _fence(self, lanes: LaneSet, event: int, releases: bool, acquires: bool) -> None:
         if acquires:
             self.chains.settle(lanes.warps, event)
             self.lane_chains.settle(lanes.lanes, event)
@@ -125,7 +145,7 @@ class BatchOrder:
         if gathered is None:
             gathered = self.gathered[number] = np.zeros((geometry.blocks, geometry.warps_per_block), np.int64)
         gathered[here] = np.maximum(gathered[here], np.maximum.reduceat(rows, starts, axis=0))
-        self._meet(True, lanes, number, event)
+        self._enter_later(self._arrived, lanes, number, event)
 
     def departed(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note that lanes which waited at the barrier continue."""
@@ -134,24 +154,26 @@ class BatchOrder:
         self.known[warps] = np.maximum(self.known.take(warps, axis=0), gathered)
         # the barrier also orders the lanes of one warp
         self.synchronised(lanes, event)
-        self._meet(False, lanes, number, event)
+        self._enter_later(self._departed, lanes, number, event)
 
-    def _meet(self, arrives: bool, lanes: LaneSet, number: int, event: int) -> None:
-        self.met.append((arrives, lanes, number, event))
-        if len(self.met) > _MOST_MET:
-            self._chain_barriers()
+    def _arrived(self, lanes: LaneSet, number: int, event: int) -> None:
+        for warp in lanes.warps.tolist():
+            self.chains.release(warp, (warp // self.geometry.warps_per_block, number), event)
 
-    def _chain_barriers(self) -> None:
-        """Enter the barriers of part of a block in the chains, for accesses that only a chain of barriers and flags
-        orders: ``known`` has those that barriers alone order."""
-        met, self.met = self.met, []
-        for arrives, lanes, number, event in met:
-            for warp in lanes.warps.tolist():
-                place = (warp // self.geometry.warps_per_block, number)
-                if arrives:
-                    self.chains.release(warp, place, event)
-                else:
-                    self.chains.acquire(event, warp, place)
+    def _departed(self, lanes: LaneSet, number: int, event: int) -> None:
+        for warp in lanes.warps.tolist():
+            self.chains.acquire(event, warp, (warp // self.geometry.warps_per_block, number))
+
+    def _enter_later(self, enter: Callable[..., None], *arguments: Any) -> None:
+        self.later.append((enter, arguments))
+        if len(self.later) > _MOST_LATER:
+            self._enter_now()
+
+    def _enter_now(self) -> None:
+        """Enter in the chains what is not in them yet: ``known`` has what barriers alone order."""
+        later, self.later = self.later, []
+        for enter, arguments in later:
+            enter(*arguments)
 
     # ---- order ----
 
@@ -169,6 +191,7 @@ class BatchOrder:
             found |= same & (met[mine] >= since) & (met[theirs] >= since)
             near = np.flatnonzero(~found & same)
             if len(near):
+                self._enter_now()
                 found[near] = self.lane_chains.all_ordered(theirs[near], since[near], mine[near])
         rest = np.flatnonzero(~found & ~same)
         if len(rest):
@@ -194,7 +217,7 @@ class BatchOrder:
         """Whether an access by warp ``other`` at an event happens before the current access of warp ``one``."""
         if event <= self.known[one, other % self.geometry.warps_per_block]:
             return True
-        self._chain_barriers()
+        self._enter_now()
         return self.chains.ordered(other, event, one)
 
     def _chained(self, other: Array, since: Array, one: Array) -> Array:
@@ -204,7 +227,7 @@ class BatchOrder:
         if np.count_nonzero(found) == len(found):
             return found
         left = np.flatnonzero(~found)
-        self._chain_barriers()
+        self._enter_now()
         found[left] = self.chains.all_ordered(other[left], since[left], one[left])
         held = np.flatnonzero(found)
         np.maximum.at(self.known, (one[held], inner[held]), since[held])

@@ -149,6 +149,11 @@ class GridChains:
         # blocks show; the event of the barrier that changed a row last
         self._table: Array | None = np.zeros((blocks, blocks), np.int64) if blocks <= _MOST_BLOCKS else None
         self._changed = np.zeros(blocks, np.int64) if blocks <= _MOST_BLOCKS else None
+        if self._table is not None:
+            # a block's knowledge of itself is in ordering.py
+            np.fill_diagonal(self._table, np.iinfo(np.int64).max)
+        # the least of the table; -1 if it may have changed
+        self._least = 0
         # per location: the row of a thread that acquires it; per block: that of its threads since its last barrier
         self._published: dict[Key, Array] = {}
         self._gained: dict[int, Array] = {}
@@ -269,8 +274,15 @@ class GridChains:
         if self._table is not None and self._changed is not None:
             np.maximum(self._table[block], self._gained.pop(block), out=self._table[block])
             self._changed[block] = event
+            self._least = -1
 
     # ---- order ----
+
+    def everywhere(self) -> int:
+        """All accesses up to this event are ordered before now for all threads of every other block."""
+        if self._least < 0 and self._table is not None:
+            self._least = int(self._table.min())
+        return self._least
 
     def all_ordered(self, blocks: Array, threads: Array, events: Array, order: BatchOrder, lanes: Array) -> Array:
         """Whether accesses by ``threads`` of ``blocks`` at ``events`` happen before the current accesses of ``lanes``
