@@ -22,7 +22,7 @@ from cudakit.show import outputs, terminal
 
 from .counters.problems import PROBLEMS, runs
 
-ENGINES = {"interpreter": "interpreter", "machine code": "compiled"}
+ENGINES = ("interpreter", "compiled")
 LAUNCHES = 5
 
 
@@ -49,27 +49,27 @@ def main() -> None:
     parser.add_argument("--json", required=True)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for name, engine in ENGINES.items():
+    for engine in ENGINES:
         without, with_checks = seconds(engine, checks=()), seconds(engine)
         for (family, shape, variant), base in without.items():
             checked = with_checks[family, shape, variant]
-            row = {"engine": name, "family": family, "shape": shape, "variant": variant}
+            row = {"engine": engine, "family": family, "shape": shape, "variant": variant}
             rows.append(row | {"unchecked": base, "checked": checked, "ratio": checked / base})
-    ratios = {name: sorted(row["ratio"] for row in rows if row["engine"] == name) for name in ENGINES}
+    ratios = {engine: sorted(row["ratio"] for row in rows if row["engine"] == engine) for engine in ENGINES}
     summary = {
-        name: {
+        engine: {
             "kernels": len(found),
             "median": found[len(found) // 2],
             "most": found[-1],
             "over_2": sum(ratio > 2 for ratio in found),
         }
-        for name, found in ratios.items()
+        for engine, found in ratios.items()
     }
     with cudakit.Device("sim", fresh=True) as device:
         about = {"device": device.info(), "date": datetime.date.today().isoformat(), "command": command_line()}
     outputs.write_json(about | {"cores": os.cpu_count(), "summary": summary, "rows": rows}, arguments.json)
-    for name, figures in summary.items():
-        terminal.say(f"{name}: {figures}")
+    for engine, figures in summary.items():
+        terminal.say(f"{engine}: {figures}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class BatchOrder:
         # per barrier of part of a block, and per block: for each warp, the latest event known to the warps that arrived
         self.gathered: dict[int, Array] = {}
         # strong accesses, fences and barriers of part of the block that are not in the chains yet, as calls that enter
-        # them: only accesses that nothing else orders need the chains
+        # them once accesses that no barrier orders ask about the chains
         self.later: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         # whether a fence or a release has happened: strong accesses before it order nothing
         self.stirred = False
