@@ -31,6 +31,37 @@ __global__ void with_arrivals(int* y, int first, int second) {
   else sync(warp < 2 ? first : second, 64);  // BUG
   y[threadIdx.x] = warp < 2 ? 2 : 4;
 }
+// the halves of a warp wait at one barrier, or each half at its own: then nothing orders one half after the other
+__global__ void halves(int* y, int other) {
+  __shared__ int s[64];
+  const int t = threadIdx.x;
+  s[t] = t;
+  if (t % 32 < 16) asm volatile("barrier.sync 1, %0;" ::"r"(other == 1 ? 64 : 32) : "memory");
+  else asm volatile("barrier.sync %0, %1;" ::"r"(other), "r"(other == 1 ? 64 : 32) : "memory");
+  y[t] = s[t ^ 16];
+}
+// both warps are at barrier 0, with and without a number of threads
+__global__ void counted(int* y, int which) {
+  __shared__ int s[64];
+  const int t = threadIdx.x;
+  s[t] = t;
+  if (t / 32 == which) asm volatile("bar.sync 0;" ::: "memory");
+  else asm volatile("bar.sync 0, 64;" ::: "memory");
+  y[t] = s[blockDim.x - 1 - t];
+}
+__global__ void any_count(int* y, int threads) {
+  sync(1, threads);
+  y[threadIdx.x] = 1;
+}
+// correct if lane 31 has not exited before the other lanes meet
+__global__ void exited(int* y, int last) {
+  __shared__ int s[32];
+  const int t = threadIdx.x;
+  s[t] = t;
+  if (t == 31 && last) asm volatile("exit;" ::: "memory");
+  __syncwarp(last ? 0x7fffffff : 0xffffffff);
+  y[t] = s[31];
+}
 // correct if warp 1 waits for warp 0: it then publishes what warp 0 has stored to block 1, which reads it after
 // __syncthreads()
 __global__ void published(int* data, int* flag, int* y, int waits) {
@@ -152,3 +183,34 @@ def test_a_named_barrier_is_part_of_a_chain_to_another_block() -> None:
     assert launch(1) == 6
     with pytest.raises(KernelFault, match="data race: global load of 4 bytes"):
         launch(0)
+
+
+def test_barriers_of_the_halves_of_a_warp_order_only_the_half_that_waits_there() -> None:
+    y = np.zeros(64, np.int32)
+    SimDevice(SOURCE).launch("halves", 1, 64, y, 1, checks=ALL_CHECKS)
+    assert y.tolist() == [t ^ 16 for t in range(64)]
+    with pytest.raises(KernelFault, match="data race: shared load of 4 bytes"):
+        SimDevice(SOURCE).launch("halves", 1, 64, y, 2, checks=ALL_CHECKS)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_partial_warp_may_wait_without_a_count_with_a_warp_that_passes_one(which: int) -> None:
+    y = np.zeros(40, np.int32)
+    SimDevice(SOURCE).launch("counted", 1, 40, y, which, checks=ALL_CHECKS - {"syncthreads"})
+    assert y.tolist() == list(range(39, -1, -1))
+
+
+def test_a_count_that_is_not_of_whole_warps_is_reported() -> None:
+    y = np.zeros(40, np.int32)
+    with pytest.raises(KernelFault, match="barrier 1 with 40 threads: PTX counts whole warps"):
+        SimDevice(SOURCE).launch("any_count", 1, 40, y, 40, checks=ALL_CHECKS)
+    SimDevice(SOURCE).launch("any_count", 1, 40, y, 64, checks=ALL_CHECKS)
+    assert y.all()
+
+
+def test_a_warp_does_not_wait_for_lanes_that_have_exited() -> None:
+    y = np.zeros(32, np.int32)
+    SimDevice(SOURCE).launch("exited", 1, 32, y, 0, checks=ALL_CHECKS)
+    assert (y == 31).all()
+    with pytest.raises(KernelFault, match="data race: shared load of 4 bytes"):
+        SimDevice(SOURCE).launch("exited", 1, 32, y, 1, checks=ALL_CHECKS)

@@ -43,6 +43,43 @@ LOAD:
   ret;
 }
 """
+# y[t] = t, through a variable of a function that warps call with 16 and SIZE bytes on the stack, and in which they meet
+MEETING = """.func (.param .b32 out) keep(.param .b32 n) {
+  .local .align 4 .b8 own[16];
+  .reg .b32 %n, %v, %w; .reg .pred %p;
+  ld.param.b32 %n, [n];
+  st.local.u32 [own], %n;
+  mov.u32 %w, %tid.x;
+  setp.lt.u32 %p, %w, 32;
+  @%p bar.arrive 2, 64;
+  bar.sync 1, 64;
+  ld.local.u32 %v, [own];
+  st.param.b32 [out], %v;
+  ret;
+}
+.visible .entry meeting(.param .u64 py) {
+  .reg .b64 %y, %a, %s; .reg .b32 %t, %v; .reg .pred %p;
+  ld.param.u64 %y, [py];
+  mov.u32 %t, %tid.x;
+  mad.wide.u32 %y, %t, 4, %y;
+  setp.ge.u32 %p, %t, 32;
+  mov.u64 %s, 16;
+  @%p mov.u64 %s, SIZE;
+  alloca.u64 %a, %s, 16;
+  st.local.u32 [%a], %t;
+  @!%p bra CALL;
+  bar.sync 2, 64;
+CALL:
+  {
+    .param .b32 given; .param .b32 result;
+    st.param.b32 [given], %t;
+    call.uni (result), keep, (given);
+    ld.param.b32 %v, [result];
+  }
+  st.global.u32 [%y], %v;
+  ret;
+}
+"""
 # y[t] is the value that WHAT leaves in %v; %a is the first allocation, of 16 bytes, which holds 7
 STEPS = """.visible .entry steps(.param .u64 py) {
   .reg .b64 %y, %a, %b, %c, %saved; .reg .b32 %t, %v, %narrow; .reg .pred %p;
@@ -190,6 +227,14 @@ def test_misuse_is_reported(what: str, report: str) -> None:
 def test_functions_that_call_themselves_have_frames_of_their_own() -> None:
     n = np.arange(64) % 6
     assert (run(CALLS, "calls") == n * (n + 1) * (2 * n + 1) // 6).all()
+
+
+@pytest.mark.parametrize("checks", [frozenset(), ALL_CHECKS])
+@pytest.mark.parametrize("size", [16, 160])
+def test_a_function_keeps_its_variables_if_its_callers_have_allocated_different_sizes(size, checks) -> None:
+    y = np.zeros(64, np.uint32)
+    SimDevice(HEAD + MEETING.replace("SIZE", str(size)), ptx=True).launch("meeting", 1, 64, y, checks=checks)
+    assert (y == np.arange(64)).all()
 
 
 @pytest.mark.parametrize(

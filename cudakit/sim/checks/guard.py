@@ -287,9 +287,12 @@ class Guard:
     def warp_sync(self, lanes: LaneSet) -> None:
         """Note a bar.warp.sync by these lanes."""
         self.order.synchronised(lanes, self.events.last())
-        if self.batch.geometry.warps_per_block == 1 and lanes.count == self.batch.live:
-            # of blocks of one warp it is a barrier
-            self.barrier(None)
+        geometry = self.batch.geometry
+        if geometry.warps_per_block == 1:
+            # it is a barrier of the blocks that have one warp, all lanes of which take part
+            whole = lanes.block_counts == geometry.threads
+            if whole.any():
+                self.barrier(None if whole.all() else whole)
 
     def warp_vote(self, lanes: LaneSet) -> None:
         """Note a shuffle, vote, match or redux by these lanes."""
@@ -346,7 +349,9 @@ class Guard:
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Note that lanes which waited at the barrier continue."""
         if self.race:
-            self.order.departed(lanes, number, self.events.tick())
+            # a barrier also orders the lanes of one warp, unless some of them wait at another one
+            whole = (lanes.warp_counts == self.batch.live_warps).take(lanes.warp)
+            self.order.departed(lanes, lanes.subset(whole)[1] if whole.any() else None, number, self.events.tick())
 
     def leave(self, f: Fragment) -> None:
         """Note that the lanes of a fragment have exited."""

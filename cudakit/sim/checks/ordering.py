@@ -26,8 +26,9 @@ from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 
-# the most events that are kept out of the chains
+# the most events, and lanes of them, that are kept out of the chains
 _MOST_LATER = 1 << 14
+_MOST_LANES_LATER = 1 << 23
 _PAIRS_KEPT = 256
 
 
@@ -63,6 +64,7 @@ class BatchOrder:
         # strong accesses, fences and barriers of part of the block that are not in the chains yet, as calls that enter
         # them once accesses that no barrier orders ask about the chains
         self.later: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.lanes_later = 0
         # whether a fence or a release has happened: strong accesses before it order nothing
         self.stirred = False
         # for pairs of sets: the warps of the first, and for each the warps of the second in its block; None: they share
@@ -77,6 +79,7 @@ class BatchOrder:
         if blocks is None and not self.grid:
             # a chain between blocks may contain what was before
             self.later.clear()
+            self.lanes_later = 0
 
     def met_cluster(self, clusters: Array, event: int) -> None:
         """Note a barrier of these clusters, which may order nothing."""
@@ -102,6 +105,7 @@ class BatchOrder:
     ) -> None:
         """Note a strong access: one location per lane, in the order in which the lanes take effect."""
         self.stirred |= release
+        self.lanes_later += lanes.count
         self._enter_later(self._strong, event, lanes, places, reads, writes, release, acquires)
 
     def awake(self, release: bool) -> bool:
@@ -147,13 +151,13 @@ class BatchOrder:
         gathered[here] = np.maximum(gathered[here], np.maximum.reduceat(rows, starts, axis=0))
         self._enter_later(self._arrived, lanes, number, event)
 
-    def departed(self, lanes: LaneSet, number: int, event: int) -> None:
-        """Note that lanes which waited at the barrier continue."""
+    def departed(self, lanes: LaneSet, whole: LaneSet | None, number: int, event: int) -> None:
+        """Note that lanes which waited at the barrier continue, among them ``whole`` warps."""
         warps = lanes.warps
         gathered = self.gathered[number].take(warps // self.geometry.warps_per_block, axis=0)
         self.known[warps] = np.maximum(self.known.take(warps, axis=0), gathered)
-        # the barrier also orders the lanes of one warp
-        self.synchronised(lanes, event)
+        if whole is not None:
+            self.synchronised(whole, event)
         self._enter_later(self._departed, lanes, number, event)
 
     def _arrived(self, lanes: LaneSet, number: int, event: int) -> None:
@@ -166,12 +170,12 @@ class BatchOrder:
 
     def _enter_later(self, enter: Callable[..., None], *arguments: Any) -> None:
         self.later.append((enter, arguments))
-        if len(self.later) > _MOST_LATER:
+        if len(self.later) > _MOST_LATER or self.lanes_later > _MOST_LANES_LATER:
             self._enter_now()
 
     def _enter_now(self) -> None:
         """Enter in the chains what is not in them yet: ``known`` has what barriers alone order."""
-        later, self.later = self.later, []
+        later, self.later, self.lanes_later = self.later, [], 0
         for enter, arguments in later:
             enter(*arguments)
 

@@ -83,7 +83,7 @@ class LaneScheduler:
                         continue
                     path = min(deferred)
                     waiting = deferred.pop(path)
-                    self.advance(waiting[0] if len(waiting) == 1 else unite(waiting), forced=True)
+                    self.advance(self.united(waiting), forced=True)
                     continue
                 if self.batch.live:
                     self.deadlock()
@@ -92,7 +92,20 @@ class LaneScheduler:
             waiting = pending.pop(key)
             if deferred:
                 waiting += deferred.pop(key[1], [])
-            self.advance(waiting[0] if len(waiting) == 1 else unite(waiting))
+            self.advance(self.united(waiting))
+
+    def united(self, waiting: list[Fragment]) -> Fragment:
+        """The fragments at one position as one. Those whose frames are at other offsets, because their callers had
+        allocated another number of bytes on the stack, return to the queue."""
+        if len(waiting) == 1:
+            return waiting[0]
+        if self.batch.frame_ends:
+            offsets = [[frame.local_base for frame in f.frames] for f in waiting]
+            for f, theirs in zip(waiting, offsets, strict=True):
+                if theirs != offsets[0]:
+                    self.queue.add(f)
+            waiting = [f for f, theirs in zip(waiting, offsets, strict=True) if theirs == offsets[0]]
+        return unite(waiting)
 
     def advance(self, f: Fragment, forced: bool = False) -> None:
         """Run a fragment until it exits, waits, splits, or must yield to other fragments."""
