@@ -40,14 +40,17 @@ __global__ void halves(int* y, int other) {
   else asm volatile("barrier.sync %0, %1;" ::"r"(other), "r"(other == 1 ? 64 : 32) : "memory");
   y[t] = s[t ^ 16];
 }
-// both warps are at barrier 0, with and without a number of threads
+// the warps are at barrier 0 with and without a number of threads
 __global__ void counted(int* y, int which) {
-  __shared__ int s[64];
-  const int t = threadIdx.x;
-  s[t] = t;
-  if (t / 32 == which) asm volatile("bar.sync 0;" ::: "memory");
+  if (threadIdx.x / 32 == which) asm volatile("bar.sync 0;" ::: "memory");
   else asm volatile("bar.sync 0, 64;" ::: "memory");
-  y[t] = s[blockDim.x - 1 - t];
+  y[threadIdx.x] = 1;
+}
+// warp 0 only arrives, with its own number of threads
+__global__ void produced(int* y, int threads) {
+  if (threadIdx.x < 32) arrive(1, threads);
+  else sync(1, 64);
+  y[threadIdx.x] = 1;
 }
 __global__ void any_count(int* y, int threads) {
   sync(1, threads);
@@ -193,16 +196,28 @@ def test_barriers_of_the_halves_of_a_warp_order_only_the_half_that_waits_there()
         SimDevice(SOURCE).launch("halves", 1, 64, y, 2, checks=ALL_CHECKS)
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_partial_warp_may_wait_without_a_count_with_a_warp_that_passes_one(which: int) -> None:
-    y = np.zeros(40, np.int32)
-    SimDevice(SOURCE).launch("counted", 1, 40, y, which, checks=ALL_CHECKS - {"syncthreads"})
-    assert y.tolist() == list(range(39, -1, -1))
+@pytest.mark.parametrize(
+    ("kernel", "argument", "valid"),
+    [
+        *(("counted", warp, False) for warp in (0, 1)),
+        *(("produced", threads, threads == 64) for threads in (64, 96)),
+    ],
+)
+@pytest.mark.parametrize("block", [40, 64])
+def test_different_counts_at_one_barrier_are_reported(kernel: str, argument: int, valid: bool, block: int) -> None:
+    """On an H200 they are an illegal instruction."""
+    y = np.zeros(block, np.int32)
+    if valid:
+        SimDevice(SOURCE).launch(kernel, 1, block, y, argument, checks=ALL_CHECKS)
+        assert y.all()
+    else:
+        with pytest.raises(KernelFault, match=r"barrier . with .*, but other threads of the block are there with "):
+            SimDevice(SOURCE).launch(kernel, 1, block, y, argument, checks=ALL_CHECKS)
 
 
 def test_a_count_that_is_not_of_whole_warps_is_reported() -> None:
     y = np.zeros(40, np.int32)
-    with pytest.raises(KernelFault, match="barrier 1 with 40 threads: PTX counts whole warps"):
+    with pytest.raises(KernelFault, match="barrier 1 with 40 threads: a barrier counts whole warps"):
         SimDevice(SOURCE).launch("any_count", 1, 40, y, 40, checks=ALL_CHECKS)
     SimDevice(SOURCE).launch("any_count", 1, 40, y, 64, checks=ALL_CHECKS)
     assert y.all()

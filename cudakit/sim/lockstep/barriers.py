@@ -28,20 +28,15 @@ _DEFINED_IN_PTX = "checks= without 'syncthreads' does not report it"
 class BarrierState:
     """The state of one barrier number, for all blocks of a batch."""
 
-    __slots__ = ("absent", "arrived", "expected", "waiting")
+    __slots__ = ("arrived", "expected", "threads", "waiting")
 
     def __init__(self, blocks: int) -> None:
         self.arrived = np.zeros(blocks, np.int64)
-        # lanes that the partial last warp of each block does not have, if that warp has arrived
-        self.absent = np.zeros(blocks, np.int64)
         # threads to wait for in each block; 0: all live threads
         self.expected = np.zeros(blocks, np.int64)
+        # the thread count that the threads of each block have passed, which may be more than a block has
+        self.threads = np.zeros(blocks, np.int64)
         self.waiting: list[Fragment] = []
-
-    def counted(self) -> Array:
-        """The number of threads that have arrived, as the barrier counts them: a thread count is of whole warps."""
-        counted: Array = self.arrived + np.where(self.expected > 0, self.absent, 0)
-        return counted
 
 
 class BlockBarriers:
@@ -85,19 +80,17 @@ class BlockBarriers:
 
     def wait_at(self, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int) -> None:
         """Note the arrival of lanes at one barrier, and keep their fragment here if they wait."""
-        if threads % 32 and "barrier" in self.batch.run.checks:
-            f.fail(
-                call.instruction,
-                "divergent barrier",
-                f"barrier {number} with {threads} threads: PTX counts whole warps, so pass a multiple of 32",
-                lanes=lanes.count,
-            )
         state = self.states.get(number)
         if state is None:
             state = self.states[number] = BarrierState(self.batch.geometry.blocks)
         here = lanes.block_counts
+        if "barrier" in self.batch.run.checks:
+            _check_counts(state, f, lanes, call, number, threads)
         state.arrived += here
-        state.absent += self.absent(lanes)
+        state.threads[here > 0] = threads
+        if threads:
+            # a thread count is of whole warps, so that the lanes which the last warp does not have count too
+            state.arrived += self.absent(lanes)
         state.expected[here > 0] = min(threads, 32 * self.batch.geometry.warps_per_block)
         if self.batch.guard is not None:
             self.batch.guard.arrive(lanes, number)
@@ -120,7 +113,7 @@ class BlockBarriers:
         epoch = self.queue.epoch()
         for number, state in list(self.states.items()):
             expected = np.where(state.expected, state.expected, self.batch.live_blocks)
-            full = (state.arrived > 0) & (state.counted() >= expected)
+            full = (state.arrived > 0) & (state.arrived >= expected)
             if not full.any():
                 continue
             released = True
@@ -128,7 +121,7 @@ class BlockBarriers:
             going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
             _check_groups(self.batch.run, number, state, going)
             _tell_checks(self.batch, number, state, full, going)
-            state.arrived[full] = state.absent[full] = 0
+            state.arrived[full] = 0
             state.waiting = staying
             if not staying and not state.arrived.any():
                 del self.states[number]
@@ -173,7 +166,7 @@ class BlockBarriers:
             raise RuntimeError("some lanes have not exited, but none of them waits at a barrier")
         call = _barrier_of(f)
         block = int(f.lanes.block[0])
-        arrived = int(state.counted()[block])
+        arrived = int(state.arrived[block])
         expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
         notes = []
         for other_number, other in self.states.items():
@@ -217,11 +210,48 @@ def _tell_checks(batch: Batch, number: int, state: BarrierState, full: Array, go
         guard.depart(batch.geometry.unite(tuple(f.lanes for f in going))[0], number)
 
 
+def _check_counts(
+    state: BarrierState, f: Fragment, lanes: LaneSet, call: BarrierCall, number: int, threads: int
+) -> None:
+    """Report a thread count that is not of whole warps, or that differs from the count of other threads at the barrier.
+    Both are an illegal instruction on an H200, also if some of the threads pass no count."""
+    if threads % 32:
+        f.fail(
+            call.instruction,
+            "divergent barrier",
+            f"barrier {number} with {threads} threads: a barrier counts whole warps, so pass a multiple of 32",
+            lanes=lanes.count,
+        )
+    differ = (lanes.block_counts > 0) & (state.arrived > 0) & (state.threads != threads)
+    if not differ.any():
+        return
+    block = int(np.argmax(differ))
+    others: tuple[Other, ...] = ()
+    for other in state.waiting:
+        theirs = np.flatnonzero(other.lanes.block == block)
+        if len(theirs):
+            place = other.lane_place(int(theirs[0]))
+            others = (Other("barrier", *place, f.batch.run.place(_barrier_of(other).instruction)),)
+            break
+    f.fail(
+        call.instruction,
+        "divergent barrier",
+        f"barrier {number} with {_count(threads)}, but other threads of the block are there with "
+        f"{_count(int(state.threads[block]))}: pass the same number in all of them",
+        lanes=lanes.count,
+        others=others,
+    )
+
+
+def _count(threads: int) -> str:
+    return f"{threads} threads" if threads else "all threads of the block"
+
+
 def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[Fragment]) -> None:
     """Report a barrier at which more threads are than it waits for: two groups of warps use it at once, and on a GPU
     the first threads to arrive meet, be they of one group or not. Threads that must meet later are not there yet: only
     a thread that has passed the barrier knows that it is complete."""
-    over = (state.expected > 0) & (state.counted() > state.expected)
+    over = (state.expected > 0) & (state.arrived > state.expected)
     if not over.any() or "barrier" not in run.checks:
         return
     for f in reversed(going):
@@ -239,7 +269,7 @@ def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[
         f.fail(
             _barrier_of(f).instruction,
             "divergent barrier",
-            f"{int(state.counted()[block])} threads of the block are at barrier {number} at once, which is complete "
+            f"{int(state.arrived[block])} threads of the block are at barrier {number} at once, which is complete "
             f"with {int(state.expected[block])}: several groups of warps use it, and on a GPU a group may meet a part "
             "of another one",
             int(positions[0]),
