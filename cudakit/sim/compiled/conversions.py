@@ -31,13 +31,12 @@ from cudakit.sim.compiled.rounding import (
     single,
     to_f32,
     to_f32_odd,
-    two_sum,
     wide,
 )
 from cudakit.sim.compiled.small_formats import SMALL, pack, to_small
 from cudakit.sim.ptx.ir import Instruction, Register
 from cudakit.sim.values.lanewise import width
-from cudakit.sim.values.rounding import BFLOAT, HALF
+from cudakit.sim.values.rounding import BFLOAT, HALF, two_sum
 
 _INTEGERS = frozenset(f"{sign}{bits}" for sign in "us" for bits in (8, 16, 32, 64))
 _FLOATS = ("f16", "bf16", "f32", "f64")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cudakit.sim.compiled.ir import Value, element, like
 from cudakit.sim.compiled.lanewise import intrinsic
-from cudakit.sim.values.rounding import HALF, Format
+from cudakit.sim.values.rounding import HALF, Format, two_sum
 
 NAN16, NAN32, NAN64, QUIET64 = 0x7FFF, 0x7FFFFFFF, 0xFFF8000000000000, 1 << 51
 MAGNITUDE64, INFINITY64 = (1 << 63) - 1, 0x7FF << 52
@@ -103,13 +103,6 @@ def rectified16(bits: Value) -> Value:
 
 
 # ---- sums, and rounding of f64 to f32 ----
-
-
-def two_sum(a: Value, b: Value) -> tuple[Value, Value]:
-    """The rounded f64 sum and its exact error (NaN if the sum is not finite)."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
 
 
 def odd_sum(a: Value, b: Value) -> Value:

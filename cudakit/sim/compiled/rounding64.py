@@ -19,8 +19,8 @@ from cudakit.sim.compiled.rounding import (
     pattern,
     size,
     square_root,
-    two_sum,
 )
+from cudakit.sim.values.rounding import two_sum
 
 _ONE = 1023 << 52
 # a term that is smaller than another by this factor changes the sign of a sum only if the others cancel

@@ -23,6 +23,11 @@ def _member_mask(instruction: Instruction) -> Operand | None:
     return instruction.operands[place]
 
 
+def _verdict(mode: str, every: Value, none: Value) -> Value:
+    """The result of a vote: ``every`` and ``none`` of the members have voted for it."""
+    return {"all": every, "any": ~none, "uni": every | none}[mode]
+
+
 class WarpWriter(CopyWriter):
     """Writes the warp operations of a basic block."""
 
@@ -124,7 +129,7 @@ class WarpWriter(CopyWriter):
             if mode == "ballot":
                 return self._set_uniform(target, bits)
             every, none = bits.eq(kernel.mask), bits.eq(0)
-            result = {"all": every, "any": ~none, "uni": every | none}[mode]
+            result = _verdict(mode, every, none)
             if kernel.varies(target.name):
                 return self._set_predicate(target, result.select(code.const("i32", -1), code.const("i32", 0)))
             return self.uniform.write(target, result)
@@ -133,8 +138,8 @@ class WarpWriter(CopyWriter):
         if mode == "ballot":
             self._result(target, instruction).mix(conditions(code, kernel.mask, LANES), found, 4)
             return
-        each, nobody = found.eq(kernel.mask.splat(LANES) & masks), found.eq(0)
-        self._set_predicate(target, {"all": each, "any": ~nobody, "uni": each | nobody}[mode].bits("i32"))
+        every, none = found.eq(kernel.mask.splat(LANES) & masks), found.eq(0)
+        self._set_predicate(target, _verdict(mode, every, none).bits("i32"))
 
     def _match(self, instruction: Instruction) -> None:
         kernel, code = self.kernel, self.code

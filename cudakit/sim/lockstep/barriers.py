@@ -226,20 +226,13 @@ def _check_counts(
     if not differ.any():
         return
     block = int(np.argmax(differ))
-    others: tuple[Other, ...] = ()
-    for other in state.waiting:
-        theirs = np.flatnonzero(other.lanes.block == block)
-        if len(theirs):
-            place = other.lane_place(int(theirs[0]))
-            others = (Other("barrier", *place, f.batch.run.place(_barrier_of(other).instruction)),)
-            break
     f.fail(
         call.instruction,
         "divergent barrier",
         f"barrier {number} with {_count(threads)}, but other threads of the block are there with "
         f"{_count(int(state.threads[block]))}: pass the same number in all of them",
         lanes=lanes.count,
-        others=others,
+        others=_first_there(state.waiting, block),
     )
 
 
@@ -259,13 +252,6 @@ def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[
         if not len(positions):
             continue
         block = int(f.lanes.block[positions[0]])
-        others: tuple[Other, ...] = ()
-        for other in going:
-            theirs = np.flatnonzero(other.lanes.block == block)
-            if len(theirs) and other.path() != f.path():
-                place = other.lane_place(int(theirs[0]))
-                others = (Other("barrier", *place, run.place(_barrier_of(other).instruction)),)
-                break
         f.fail(
             _barrier_of(f).instruction,
             "divergent barrier",
@@ -274,9 +260,19 @@ def _check_groups(run: KernelRun, number: int, state: BarrierState, going: list[
             "of another one",
             int(positions[0]),
             positions,
-            others=others,
+            others=_first_there([other for other in going if other.path() != f.path()], block),
             notes=["use another barrier number for each group of warps, or put __syncthreads() between their uses"],
         )
+
+
+def _first_there(fragments: list[Fragment], block: int) -> tuple[Other, ...]:
+    """The first of some waiting fragments that has lanes of a block, for a report, if there is one."""
+    for f in fragments:
+        positions = np.flatnonzero(f.lanes.block == block)
+        if len(positions):
+            place = f.lane_place(int(positions[0]))
+            return (Other("barrier", *place, f.batch.run.place(_barrier_of(f).instruction)),)
+    return ()
 
 
 def _barrier_of(f: Fragment) -> BarrierCall:

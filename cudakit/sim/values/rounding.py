@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cudakit.sim.values.lanewise import F16, F32, F64, S64, U16, U32, U64, Array, some
+
+# arrays, or values of machine code (compiled/ir.py)
+Numbers = TypeVar("Numbers", bound=Any)
 
 NAN16, NAN32, NAN64 = np.uint16(0x7FFF), np.uint32(0x7FFFFFFF), np.uint64(0xFFF8000000000000)
 MAGNITUDE64, INFINITY64 = np.uint64((1 << 63) - 1), np.uint64(0x7FF << 52)
@@ -63,7 +66,7 @@ def flush16(bits: Array) -> Array:
     return np.where(small, bits & np.uint16(0x8000), bits) if some(small) else bits
 
 
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a: Numbers, b: Numbers) -> tuple[Numbers, Numbers]:
     """The rounded float64 sum and its exact error (NaN if the sum is not finite)."""
     total = a + b
     part = total - a
@@ -202,7 +205,7 @@ def fma64(a: Array, b: Array, c: Array) -> Array:
     error = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
     upper, lower = two_sum(c, error)
     total, rest = two_sum(product, upper)
-    result = total + odd_sum(rest, lower)
+    result: Array = total + odd_sum(rest, lower)
     # an intermediate overflow makes the result infinite or NaN; an error term underflows only for a small product
     unsafe = ~(np.abs(result) < 2.0**1000)
     small = np.abs(product) < 2.0**-900
