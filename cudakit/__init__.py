@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from cudakit.launch.module import Module, UnknownName
     from cudakit.launch.strides import strided
     from cudakit.memory.array import DeviceArray
+    from cudakit.memory.tensor_map import TensorMap
     from cudakit.shipped import ShippedKernels, load
 
 tracebacks.install()
@@ -82,6 +83,7 @@ _HOMES = {
     "graph": ("Executable", "Graph"),
     "launch.kernel": ("Kernel", "Prepared"),
     "memory.array": ("DeviceArray",),
+    "memory.tensor_map": ("TensorMap",),
     "launch.module": ("Module", "UnknownName"),
     "launch.strides": ("strided",),
     "shipped": ("ShippedKernels", "load"),
@@ -139,6 +141,7 @@ __all__ = [
     "Resources",
     "ShippedKernels",
     "Stream",
+    "TensorMap",
     "UnknownName",
     "UnseenFault",
     "UnsupportedVariant",

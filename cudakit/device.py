@@ -66,7 +66,8 @@ class Device:
         self.context = context
         if context.kind == "sim":
             context.driver.simKeepCode(MachineCode())
-        self.arch = compiler.chip_arch(*context.compute_capability)
+        chip = compiler.chip_arch(*context.compute_capability)
+        self.arch: str = context.driver.arch if context.kind == "sim" else chip
         self._modules: dict[compiler.Request, Module] = {}
         self._default_stream: Stream | None = None
         self.kept: dict[Any, Any] = {}  # such as kernels of ops; kept until the device is closed

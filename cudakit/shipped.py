@@ -219,7 +219,12 @@ class ShippedKernels(Mapping[str, Kernel]):
 
     def _ptx(self, image: ShippedImage) -> str | None:
         """The architecture of an image's PTX for this device, the latest that it can run; None if there is none."""
-        fitting = [arch for arch in image.ptx if compiles_for(arch, self.device.context.compute_capability)]
+        plain = not order(self.device.arch)[1]  # a simulated device may lack the instructions of sm_90a
+        fitting = [
+            arch
+            for arch in image.ptx
+            if compiles_for(arch, self.device.context.compute_capability) and not (plain and order(arch)[1])
+        ]
         return max(fitting, key=order, default=None)
 
     def _none_fits(self) -> str:

@@ -85,7 +85,7 @@ class SimDevice:
                 _three(block),
                 shared,
                 params,
-                chip=chip("sm_90"),
+                chip=chip("sm_90a"),
                 checks=checks,
                 printf=self.printed.append,
                 **more,

@@ -23,6 +23,7 @@ from cudakit.commands.outcome import Outcome
 from cudakit.commands.targets import Target, target_of
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError, Refused
+from cudakit.shipped import order
 from cudakit.show import advice, annotate, outputs, terminal
 
 HELP = """Compiles kernels for each architecture, prints their resources, and runs them on the simulated device.
@@ -308,7 +309,5 @@ def _run_variants(arch: str, pairs: Sequence[tuple[Any, Any]]) -> tuple[str, dic
 
 
 def _run_on(arches: Sequence[str]) -> str | None:
-    """Return the newest architecture that the simulated device supports, without its suffix; None if it supports
-    none."""
-    able = [re.sub(r"[af]$", "", arch) for arch in arches if drivers.is_simulated(arch)]
-    return max(able, key=lambda arch: int(arch[3:]), default=None)
+    """Return the newest architecture that the simulated device supports; None if it supports none."""
+    return max(filter(drivers.is_simulated, arches), key=order, default=None)

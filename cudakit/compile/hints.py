@@ -89,7 +89,7 @@ _INSTEAD = {
     "_global_": "Write __global__, with two underscores on each side",
 }
 _SHUFFLES = re.compile(r"__(shfl(_up|_down|_xor)?|any|all|ballot)")
-_RUNTIME_NAME = re.compile(r"cuda[A-Z]\w*|cu(blas|fft|sparse|dnn)[A-Z]\w*")
+_RUNTIME_NAME = re.compile(r"cuda[A-Z]\w*|cu(blas|fft|sparse|dnn)?[A-Z]\w*")
 _CURAND = re.compile(r"curand\w*")
 _KNOWN = """
     threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __threadfence __global__ __device__
@@ -206,8 +206,6 @@ def _there(header: str, name: str = "") -> bool:
 def _missing(match: re.Match[str], one: Diagnostic, line: str, rest: Rest) -> Said:
     header = match[1]
     if rest is None:
-        if os.path.basename(one.file) == "cuda.h":
-            return "Delete #include <cuda.h>: it is the driver API, which is host code"
         return _OF_LIBRARIES.get(_library(one.file), _FOLDERS)
     stem = header.removesuffix(".h") if header.endswith(".h") else header.removeprefix("c")
     own = "cuda/std/" + (f"c{stem}" if header.endswith(".h") else header)

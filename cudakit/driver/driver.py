@@ -5,7 +5,7 @@ knows which one it uses. `open()` accepts:
 
     None, "auto"          $CUDAKIT_DEVICE, else the first GPU, else (without a GPU) the simulated device
     "gpu", "gpu:1", 1     that GPU, or an error that says what is missing
-    "sim", "sim:sm_80"    the simulated device; sm_90 by default
+    "sim", "sim:sm_80"    the simulated device; sm_90a by default (sm_90 lacks its instructions)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cudakit import nvtx, system, tracebacks
 from cudakit.driver import at_exit
 from cudakit.errors import CudakitError, DeviceUnavailable, check, failure
 
-DEFAULT_SIM_ARCH = "sm_90"
+DEFAULT_SIM_ARCH = "sm_90a"
 
 # NO_DEVICE and the toolkit's stub library mean that there is no GPU: the automatic choice takes the simulated device.
 # Any other failure of cuInit means that a GPU exists but does not start, which must be reported.

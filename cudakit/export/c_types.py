@@ -57,6 +57,8 @@ class Types:
             return self._pointer(kind)
         if kind.kind == "bits":
             return "uint64_t"
+        if kind.kind == "tensor map":
+            return kind.text
         if kind.kind == "enum" or (kind.kind == "int" and _scalar(kind.text) is None):
             return f"{'u' if kind.signed is False else ''}int{8 * parameter.size}_t"
         plain = _scalar(kind.text)

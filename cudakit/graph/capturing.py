@@ -16,6 +16,7 @@ from cudakit.errors import CudaError, GraphError
 from cudakit.graph.graph import Executable, Graph
 from cudakit.launch.strides import StridedArgument, unwrapped
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.tensor_map import TensorMap
 
 _UNJOINED = 904  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
 _MOST = 64  # graphs kept per captured function
@@ -192,6 +193,8 @@ def _key(value: Any) -> Any:
     """Return an argument's key. Arrays live as long as their key, so no other object can have their identity."""
     if isinstance(value, StridedArgument):
         return StridedArgument, _key(value.array)
+    if isinstance(value, TensorMap):
+        return TensorMap, value.data, _key(value.array)
     if isinstance(value, DeviceArray):
         return id(value.allocation), value.pointer, value.shape, value.strides, value.dtype, value.readonly
     if isinstance(value, np.ndarray):

@@ -16,6 +16,8 @@ LaunchError with the kernel, the parameter's number and type, and the value that
                  value that would overflow is rejected; NaN and infinity are accepted, bool is not
     bool         bool or numpy bool
     float4 etc.  a sequence of as many numbers, each by the rules above, or a complex number for two; bytes as a struct
+    CUtensorMap  cudakit.TensorMap, a CUtensorMap of cuda.bindings, or 128 bytes of one. The parameter must be declared
+                 __grid_constant__, or the kernel's copy is in local memory, which tensor copies cannot read
     struct       numpy structured scalar, ctypes structure or union, or bytes (bytes, bytearray, memoryview of bytes),
                  of exactly its size. Numbers are rejected, whatever their size
 """
@@ -39,6 +41,7 @@ from cudakit.launch.values import describe, is_bytes, is_integer, is_swapped, sc
 from cudakit.memory import dlpack, layout, libraries, pinned
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
+from cudakit.memory.tensor_map import TensorMap
 
 _SIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d", "bfloat16": "H"}
@@ -73,6 +76,8 @@ def pointer_dtypes(target: Type) -> tuple[str, ...] | None:
         return (component, *paired)
     if target.kind == "pointer":
         return ("uint64", "int64")
+    if target.kind == "tensor map":
+        return ("uint64", "void", "uint8")
     if target.text.removeprefix("const ").removeprefix("volatile ") == "char":
         return ("int8", "uint8")
     if target.dtype is not None:
@@ -107,8 +112,9 @@ class Converter:
             "float": self._float,
             "bool": self._bool,
             "vector": self._vector,
+            "tensor map": self._tensor_map,
         }.get(parameter.kind, self._bytes)
-        if self.code.endswith("s") and parameter.kind != "vector":
+        if self.code.endswith("s") and parameter.kind not in ("vector", "tensor map"):
             convert = self._bytes
         self._convert: Callable[[Any], Any] = convert
 
@@ -129,7 +135,13 @@ class Converter:
         if declared:
             value = value.array
         if isinstance(value, DeviceArray):
-            address = self._own(value, declared)
+            self._expect_usable(value, value)
+            self._match(value, value.dtype, value.readonly)
+            if not (declared or value.is_contiguous):
+                raise self._refuse_layout(value, value.shape, value.strides, "x.copy()")
+            address = value.pointer
+        elif isinstance(value, TensorMap):
+            raise self.refuse(value, "declare the parameter `const __grid_constant__ CUtensorMap`, or pass the array")
         elif value is None:
             return 0
         elif isinstance(value, ctypes.c_void_p):
@@ -153,22 +165,19 @@ class Converter:
             )
         return address
 
-    def _own(self, array: DeviceArray, declared: bool) -> int:
+    def _expect_usable(self, value: Any, array: DeviceArray) -> None:
+        """Reject an argument whose array was closed, or is on a device that the kernel cannot access."""
         if array.closed:
-            raise self.refuse(array, "it was closed and its memory freed; launch before close()")
+            raise self.refuse(value, "it was closed and its memory freed; launch before close()")
         context = array.context
         if context is not self.context and not self.context.can_access(context):
             peers = context.driver is self.context.driver
             advice = "copy it, or call device.enable_peer(other) first" if peers else "copy it through the host"
             raise self.refuse(
-                array,
+                value,
                 f"it is on {context.spec}, but the kernel is on {self.context.spec}"
                 f"{context.told_apart(self.context)}; {advice}",
             )
-        self._match(array, array.dtype, array.readonly)
-        if not (declared or array.is_contiguous):
-            raise self._refuse_layout(array, array.shape, array.strides, "x.copy()")
-        return array.pointer
 
     def _refuse_layout(self, array: Any, shape: Any, strides: Any, advice: str) -> LaunchError:
         """Return the error for an array that is not C-contiguous. advice: an expression for a contiguous copy."""
@@ -339,9 +348,29 @@ class Converter:
             return struct.pack(f"={kind.lanes}{converter.code}", *map(converter, value))
         return self._bytes(value)
 
+    def _tensor_map(self, value: Any) -> bytes:
+        """Return the bytes of a tensor map."""
+        if self.parameter.copied:
+            raise LaunchError(
+                f"{self.kernel}: {self.parameter.label} is {self.parameter.text}, which the kernel copies to local "
+                "memory, but tensor copies cannot read it there: declare it `const __grid_constant__ CUtensorMap`"
+            )
+        if isinstance(value, TensorMap):
+            self._expect_usable(value, value.array)
+            return value.data
+        if type(value).__name__ == "CUtensorMap" and hasattr(value, "getPtr"):
+            return ctypes.string_at(value.getPtr(), self.parameter.size)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return self._bytes(value)
+        raise self.refuse(value, "pass cudakit.TensorMap(array, box=...)")
+
     def _bytes(self, value: Any) -> bytes:
         """Return the bytes of a struct passed by value."""
         size = self.parameter.size
+        if isinstance(value, TensorMap):
+            if self.parameter.text not in (f"struct of {len(value.data)} bytes", f"{len(value.data)} bytes"):
+                raise self.refuse(value, "a tensor map goes to a parameter `const __grid_constant__ CUtensorMap`")
+            return self._tensor_map(value)  # the parameter's class is not known
         if isinstance(value, (bytes, bytearray, ctypes.Structure, ctypes.Union)) or is_bytes(value):
             data = bytes(value)
         elif isinstance(value, np.void) or (

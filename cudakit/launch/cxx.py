@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Type:
     """A C++ type as far as a launch needs it.
 
-    kind: "int", "float", "bool", "pointer", "vector" (float4 and similar), "struct" (any other class: opaque), "enum",
-    "void", or "bits" (known from PTX only: an integer or pointer of `size` bytes).
+    kind: "int", "float", "bool", "pointer", "vector" (float4 and similar), "tensor map", "struct" (any other class:
+    opaque), "enum", "void", or "bits" (known from PTX only: an integer or pointer of `size` bytes).
     size: in bytes, 0 if only the driver knows it. signed: None if unknown. dtype: numpy's name of a scalar, or
     ml_dtypes' "bfloat16". target: the type that a pointer points to, or a vector's component.
     """
@@ -97,4 +97,6 @@ def _vectors() -> dict[str, Type]:
     return known
 
 
-KNOWN_CLASSES = _vectors()
+TENSOR_MAP = Type("CUtensorMap", "tensor map", 128)
+# <cuda.h> calls the struct CUtensorMap_st; a source may declare its own.
+KNOWN_CLASSES = {**_vectors(), "CUtensorMap": TENSOR_MAP, "CUtensorMap_st": TENSOR_MAP}

@@ -19,6 +19,7 @@ from cudakit.launch.image import Image
 Dim = tuple[int, int, int]
 
 _PORTABLE_CLUSTER = 8  # blocks per cluster that every chip with clusters supports
+_PROGRAMMATIC_SINCE = (9, 0)  # compute capability
 _KEPT = 1024  # configurations remembered per function
 
 
@@ -42,6 +43,20 @@ class LaunchConfig(NamedTuple):
     def block(self) -> tuple[int, int, int]:
         """Threads along x, y and z."""
         return self[3], self[4], self[5]
+
+
+class LaunchOptions(NamedTuple):
+    """The options of a launch that cuLaunchKernel does not take, as the caller passed them; see `Kernel.launch`."""
+
+    cluster: Any = None
+    cooperative: Any = False
+    programmatic: Any = False
+    priority: Any = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether no option is set."""
+        return self.cluster is None and not self.cooperative and not self.programmatic and self.priority is None
 
 
 def exact(*sizes: Any) -> bool:
@@ -207,7 +222,7 @@ class Function:
     def max_cluster(self, config: LaunchConfig) -> int:
         """Return the largest number of blocks per cluster for this configuration. Raises Closed after close()."""
         self.expect_open()
-        asked = self.extended_config(config, None, False)
+        asked = self.extended_config(config, LaunchOptions())
         return int(self.context.call("cuOccupancyMaxPotentialClusterSize", self.handle, asked))
 
     # Configurations ---------------------------------------------------------------------------------------------------
@@ -270,33 +285,29 @@ class Function:
         """Return cuLaunchKernel with all but its last three arguments bound: stream, parameters and extra."""
         return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
 
-    def extended_config(self, config: LaunchConfig, cluster: Any, cooperative: bool) -> Any:
-        """Return a CUlaunchConfig, without its stream, for a launch with clusters or of a cooperative grid."""
-        name, context = self.name, self.context
-        driver = context.driver
-        attributes = []
-        if cluster is not None:
-            cluster3 = self._checked_cluster(config, _dimensions(name, "cluster", cluster))
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = cluster3
-            attributes.append(attribute)
-        if cooperative:
-            if not isinstance(cooperative, (int, np.bool_)):
-                raise LaunchError(f"{name}: cooperative must be True or False, got {cooperative!r}")
-            if not context.attribute("COOPERATIVE_LAUNCH"):
-                raise LaunchError(f"{name}: {context.spec} does not support cooperative launches")
-            resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")
-            blocks = config.grid_x * config.grid_y * config.grid_z
-            if blocks > resident:
-                raise LaunchError(
-                    f"{name}: a cooperative grid must fit on the device at once, which holds {resident} blocks of this "
-                    f"configuration, got {blocks}; use a smaller grid and a loop over the elements"
-                )
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attribute.value.cooperative = 1
-            attributes.append(attribute)
+    def extended_config(self, config: LaunchConfig, options: LaunchOptions) -> Any:
+        """Return a CUlaunchConfig, without its stream. Raises LaunchError for a wrong option."""
+        driver = self.context.driver
+        attributes: list[Any] = []
+
+        def attribute(name: str) -> Any:
+            made = driver.CUlaunchAttribute()
+            made.id = getattr(driver.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            attributes.append(made)
+            return made.value
+
+        if options.cluster is not None:
+            cluster = self._checked_cluster(config, _dimensions(self.name, "cluster", options.cluster))
+            dims = attribute("CLUSTER_DIMENSION").clusterDim
+            dims.x, dims.y, dims.z = cluster
+        if options.cooperative:
+            self._check_cooperative(config, options.cooperative)
+            attribute("COOPERATIVE").cooperative = 1
+        if options.programmatic:
+            self._check_programmatic(options.programmatic)
+            attribute("PROGRAMMATIC_STREAM_SERIALIZATION").programmaticStreamSerializationAllowed = 1
+        if options.priority is not None:
+            attribute("PRIORITY").priority = self._checked_priority(options.priority)
         made = driver.CUlaunchConfig()
         made.gridDimX, made.gridDimY, made.gridDimZ = config.grid
         made.blockDimX, made.blockDimY, made.blockDimZ = config.block
@@ -304,6 +315,43 @@ class Function:
         made.attrs = attributes
         made.numAttrs = len(attributes)
         return made
+
+    def _check_cooperative(self, config: LaunchConfig, cooperative: Any) -> None:
+        name, context = self.name, self.context
+        self._expect_bool("cooperative", cooperative)
+        if not context.attribute("COOPERATIVE_LAUNCH"):
+            raise LaunchError(f"{name}: {context.spec} does not support cooperative launches")
+        resident = self.occupancy(config.block, config.shared) * context.attribute("MULTIPROCESSOR_COUNT")
+        blocks = config.grid_x * config.grid_y * config.grid_z
+        if blocks > resident:
+            raise LaunchError(
+                f"{name}: a cooperative grid must fit on the device at once, which holds {resident} blocks of this "
+                f"configuration, got {blocks}; use a smaller grid and a loop over the elements"
+            )
+
+    def _check_programmatic(self, programmatic: Any) -> None:
+        self._expect_bool("programmatic", programmatic)
+        if self.context.compute_capability < _PROGRAMMATIC_SINCE:
+            raise LaunchError(
+                f"{self.name}: {self.context.spec} does not support programmatic dependent launches (sm_90 and later "
+                "do); launch without programmatic=True"
+            )
+
+    def _expect_bool(self, option: str, value: Any) -> None:
+        if not isinstance(value, (int, np.bool_)):
+            raise LaunchError(f"{self.name}: {option} must be True or False, got {value!r}")
+
+    def _checked_priority(self, priority: Any) -> int:
+        try:
+            wanted = _whole(priority)
+        except TypeError:
+            raise LaunchError(f"{self.name}: priority must be an int or None, got {priority!r}") from None
+        least, greatest = self.context.stream_priorities()
+        if not greatest <= wanted <= least:
+            raise LaunchError(
+                f"{self.name}: priority must be {greatest} (runs first) to {least} on {self.context.spec}, got {wanted}"
+            )
+        return wanted
 
     def _checked_cluster(self, config: LaunchConfig, cluster: Dim) -> Dim:
         name, context = self.name, self.context

@@ -10,7 +10,7 @@ from cudakit.compile.compiler import Resources
 from cudakit.driver.stream import Stream, foreign_handle
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
 from cudakit.launch.cxx import Type
-from cudakit.launch.function import Function, LaunchConfig
+from cudakit.launch.function import Function, LaunchConfig, LaunchOptions
 from cudakit.launch.image import Image
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.launch.plan import Arguments, LaunchPlan, Target, ThreadPlans, make_plan, make_prepared
@@ -52,7 +52,7 @@ class Kernel(Function):
         layout = self.parameter_layout(None if entry is None else len(entry))
         self.parameters: tuple[Parameter, ...] = parameters(mangled, layout, entry, types, source)
         if self.context.kind == "sim":
-            pointers = [parameter.kind in ("pointer", "bits") for parameter in self.parameters]
+            pointers = [parameter.kind in ("pointer", "bits", "tensor map") for parameter in self.parameters]
             labels = [parameter.label for parameter in self.parameters]
             self.context.driver.simNameParameters(self.handle, labels, pointers)
         self.signature = f"{self.name}({', '.join(parameter.text for parameter in self.parameters)})"
@@ -73,6 +73,8 @@ class Kernel(Function):
         args: Arguments = (),
         cluster: Any = None,
         cooperative: bool = False,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> None:
         """Queue a launch on `stream`, checked against the kernel's signature and the limits of kernel and device.
 
@@ -86,6 +88,10 @@ class Kernel(Function):
             args: A tuple with one value per parameter; `cudakit/launch/arguments.py` lists which values are accepted.
             cluster: Blocks per cluster, like `grid`; None for no clusters.
             cooperative: Launch a cooperative grid, which must fit on the device at once.
+            programmatic: Programmatic dependent launch: the kernel may start before the one launched before it on the
+                stream has ended, and waits for its results with `griddepcontrol.wait`
+                (`cudaGridDependencySynchronize()`). On the simulated device it starts after that kernel's end.
+            priority: The kernel's priority instead of the stream's; smaller numbers run first.
 
         Raises:
             LaunchError: If an argument, a size or the stream is wrong; nothing runs.
@@ -94,12 +100,14 @@ class Kernel(Function):
         if type(stream) is not Stream:
             stream = self.checked_stream(stream)
         # The generated function of this thread's last plan (`launch_source` shows one) tests, packs and launches.
-        if cluster is None and not cooperative and self._plans.last_launch(stream, grid, block, shared, args):
+        plain = cluster is None and not cooperative and not programmatic and priority is None
+        if plain and self._plans.last_launch(stream, grid, block, shared, args):
             return
-        self._launch_by_rules(stream, grid, block, shared, args, cluster, cooperative)
+        options = LaunchOptions(cluster, cooperative, programmatic, priority)
+        self._launch_by_rules(stream, grid, block, shared, args, options)
 
     def _launch_by_rules(
-        self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
+        self, stream: Any, grid: Any, block: Any, shared: Any, args: Any, options: LaunchOptions
     ) -> None:
         """Launch with arguments that this thread's last plan does not take.
 
@@ -111,7 +119,7 @@ class Kernel(Function):
         plans = self._plans
         types = tuple(map(type, args))
         plan = plans.by_types.get(types)
-        plain = cluster is None and not cooperative
+        plain = options.plain
         if plan is not None and plain:
             plans.last_launch = plan.launch
             if plan.launch(stream, grid, block, shared, args):
@@ -130,8 +138,7 @@ class Kernel(Function):
                 self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
             plans.last_launch = plan.launch
         else:
-            extended = self.extended_config(config, cluster, cooperative)
-            self.send_extended(extended, stream, plan.pointers)
+            self.send_extended(self.extended_config(config, options), stream, plan.pointers)
 
     def prepare(
         self,
@@ -142,6 +149,8 @@ class Kernel(Function):
         args: Sequence[Any] = (),
         cluster: Any = None,
         cooperative: bool = False,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> Prepared:
         """Check a launch and fix everything but its stream, for the lowest cost per launch.
 
@@ -152,6 +161,8 @@ class Kernel(Function):
             args: A tuple with one value per parameter.
             cluster: Blocks per cluster.
             cooperative: Launch a cooperative grid.
+            programmatic: May start before the previous kernel has ended.
+            priority: The kernel's priority.
 
         Returns:
             A launch that is queued by `launch(stream)`.
@@ -160,7 +171,8 @@ class Kernel(Function):
             LaunchError: If an argument or a size is wrong.
             Closed: If the module was closed.
         """
-        config, extended, values = self._checked_launch(grid, block, shared, args, cluster, cooperative)
+        options = LaunchOptions(cluster, cooperative, programmatic, priority)
+        config, extended, values = self._checked_launch(grid, block, shared, args, options)
         return Prepared(self, config, extended, values, make_plan(self.target, values))
 
     def patchable(
@@ -172,9 +184,12 @@ class Kernel(Function):
         args: Arguments = (),
         cluster: Any = None,
         cooperative: bool = False,
+        programmatic: bool = False,
+        priority: int | None = None,
     ) -> PatchableLaunch:
         """Check a launch whose pointers and numbers can be replaced in place. It does not keep its arrays alive."""
-        config, extended, args = self._checked_launch(grid, block, shared, args, cluster, cooperative)
+        options = LaunchOptions(cluster, cooperative, programmatic, priority)
+        config, extended, args = self._checked_launch(grid, block, shared, args, options)
         if extended is None:
             return PatchableLaunch(self.target, "cuLaunchKernel", self.sender(config), args)
         driver_launch, handle = self.context.driver.cuLaunchKernelEx, self.handle
@@ -186,15 +201,13 @@ class Kernel(Function):
         return PatchableLaunch(self.target, "cuLaunchKernelEx", send, args)
 
     def _checked_launch(
-        self, grid: Any, block: Any, shared: Any, args: Any, cluster: Any, cooperative: bool
+        self, grid: Any, block: Any, shared: Any, args: Any, options: LaunchOptions
     ) -> tuple[LaunchConfig, Any, Arguments]:
         """Return the configuration, a CUlaunchConfig if it needs one (else None), and the arguments as a tuple."""
         self.expect_open()
         args = self._as_tuple(args)
         config = self.config(grid, block, shared)
-        extended = None
-        if cluster is not None or cooperative:
-            extended = self.extended_config(config, cluster, cooperative)
+        extended = None if options.plain else self.extended_config(config, options)
         return config, extended, args
 
     def send_extended(self, extended: Any, stream: Stream, pointers: int) -> None:

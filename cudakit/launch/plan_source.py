@@ -16,6 +16,7 @@ from cudakit.launch.values import is_integer
 from cudakit.memory import libraries
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.libraries import Library
+from cudakit.memory.tensor_map import TensorMap
 
 # With one device, the current context is not checked: if it is not current, the driver rejects the launch, and
 # `send_again` repeats it in the right one. A closed device has retired its modules. The test for several devices also
@@ -185,6 +186,14 @@ def launch_source(converters: Sequence[Converter], arguments: tuple[Any, ...]) -
             uses.append(f"if alloc{i}.uses.home is not stream: alloc{i}.uses.add(stream)")
             packed.append(f"{a}.pointer")
             kept.append(f"{a}.tag")
+        elif type(argument) is TensorMap:
+            same.append(f"type(arg{i}) is type{i} and arg{i}.tag is last{i} and arg{i}.array.allocation.open")
+            tests.append(f"type(arg{i}) is type{i}")
+            allocations.append(f"alloc{i} = arg{i}.array.allocation")
+            tests.append(f"alloc{i}.context is context and alloc{i}.open")
+            uses.append(f"if alloc{i}.uses.home is not stream: alloc{i}.uses.add(stream)")
+            packed.append(f"arg{i}.data")
+            kept.append(f"arg{i}.tag")
         elif argument is None and pointer:
             same.append(f"arg{i} is None")
             tests.append(f"arg{i} is None")

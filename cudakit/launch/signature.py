@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cudakit.launch.cxx import BUILTIN, HALF, VOID, Type
+from cudakit.launch.cxx import BUILTIN, HALF, TENSOR_MAP, VOID, Type
 from cudakit.launch.mangling import demangle
 from cudakit.launch.parameter_names import parameter_names
 
@@ -18,13 +18,14 @@ from cudakit.launch.parameter_names import parameter_names
 @dataclass(frozen=True)
 class Parameter:
     """One kernel parameter. `offset` and `size` are bytes in the driver's parameter layout; `name` is its name in the
-    source, "" if unknown."""
+    source, "" if unknown. `copied`: a tensor map that the kernel copies to local memory (no __grid_constant__)."""
 
     index: int
     type: Type
     offset: int
     size: int
     name: str = ""
+    copied: bool = False
 
     @property
     def label(self) -> str:
@@ -47,19 +48,23 @@ class Parameter:
 
 @dataclass(frozen=True)
 class PtxParameter:
-    """One `.param` of an entry: `type` is PTX's ("u64", "f32", "b8" for a byte array), `size` is in bytes."""
+    """One `.param` of an entry: `type` is PTX's ("u64", "f32", "b8" for a byte array), `size` is in bytes. `copied`: as
+    in Parameter."""
 
     type: str
     size: int
     align: int
     pointer: bool  # marked .ptr
     array: bool
+    copied: bool = False
 
 
 _ENTRY = re.compile(r"\.entry\s+([\w$%]+)\s*(?:\(([^)]*)\))?")
 _PARAM = re.compile(
-    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?[\w$%]+\s*(?:\[(\d+)\])?"
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s+(\.ptr\b(?:\s+\.\w+(?:\s+\d+)?)*\s+)?([\w$%]+)\s*(?:\[(\d+)\])?"
 )
+# Instructions that read a tensor map.
+_TENSOR = re.compile(r"\.bulk(?:\.prefetch)?\.tensor\.|\bprefetch(?:\.\w+)*\.tensormap\b")
 
 
 def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
@@ -67,12 +72,22 @@ def ptx_entries(ptx: str) -> dict[str, tuple[PtxParameter, ...]]:
     entries: dict[str, tuple[PtxParameter, ...]] = {}
     for match in _ENTRY.finditer(ptx):
         entry: list[PtxParameter] = []
-        for align, kind, marked, count in _PARAM.findall(match[2] or ""):
+        for align, kind, marked, name, count in _PARAM.findall(match[2] or ""):
             width = int(re.sub(r"\D", "", kind) or 8) // 8
             size = width * int(count) if count else width
-            entry.append(PtxParameter(kind, size, int(align or width), bool(marked), bool(count)))
+            copied = bool(count) and size == TENSOR_MAP.size and _is_copied(ptx, match.end(), name)
+            entry.append(PtxParameter(kind, size, int(align or width), bool(marked), bool(count), copied))
         entries[match[1]] = tuple(entry)
     return entries
+
+
+def _is_copied(ptx: str, begin: int, name: str) -> bool:
+    """Return whether the entry whose body begins there uses tensor maps and local memory, but not the parameter's
+    address: NVRTC then copied the parameter to local memory to have an address."""
+    body = ptx[begin : ptx.find("\n}", begin)]
+    if "__local_depot" not in body or not _TENSOR.search(body):
+        return False
+    return re.search(rf"\bmov(?:\.\w+)+\s+%\w+,\s*{re.escape(name)}\s*;", body) is None
 
 
 def _from_ptx(parameter: PtxParameter) -> Type:
@@ -125,7 +140,8 @@ def parameters(
             kind = Type("64 bits (a pointer or a number)", "bits", 8, dtype="any")
         else:
             kind = Type(f"{size} bytes", "struct", size)
-        typed.append(Parameter(index, kind, offset, size, names[index]))
+        copied = from_ptx is not None and from_ptx.copied
+        typed.append(Parameter(index, kind, offset, size, names[index], copied))
     return tuple(typed)
 
 

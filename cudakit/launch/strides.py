@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.tensor_map import TensorMap
 
 
 class StridedArgument:
@@ -49,5 +50,5 @@ def declared(arguments: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def unwrapped(argument: Any) -> Any:
-    """Return the array of a declared argument; any other argument unchanged."""
-    return argument.array if type(argument) is StridedArgument else argument
+    """Return the array of a declared argument or of a tensor map; any other argument unchanged."""
+    return argument.array if type(argument) in (StridedArgument, TensorMap) else argument

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# thresholds of advice: sectors relative to the fewest, n of a mean n-way conflict, lanes at one address, active lanes
+# thresholds of advice: sectors relative to the fewest, fraction of bulk bytes outside of the tensor, n of a mean n-way
+# conflict, lanes at one address, active lanes
 SECTORS_OVER_IDEAL = 2.0
+CLIPPED = 0.5
 CONFLICT_WAYS = 1.5
 CONTENTION = 4.0
 LANES = 24.0
@@ -63,7 +65,7 @@ def global_traffic(line: Any) -> list[GlobalTraffic]:
 def hints(counters: Any) -> list[Hint]:
     """Advice for a kernel's Counters: for each kind, the worst place, if it is above the kind's threshold."""
     worst: list[Hint] = []
-    for look in (_uncoalesced, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
+    for look in (_uncoalesced, _clipped, _conflict, _contention, _local, _barriers, _idle, _divergent, _occupancy):
         worst.extend(look(counters))
     return worst
 
@@ -92,6 +94,24 @@ def _uncoalesced(counters: Any) -> Iterator[Hint]:
                 f"{_short(access.ideal / access.requests)}. The lanes' addresses are far apart, and the unused bytes "
                 "of each sector waste bandwidth: have neighbouring lanes access neighbouring elements.",
             )
+
+
+def clipped(line: Any) -> float:
+    """Return the fraction of a line's bulk bytes that is outside of the tensor; 0 if there are none."""
+    return float(line.bulk_clipped_bytes / line.bulk_bytes) if line.bulk_bytes else 0.0
+
+
+def _clipped(counters: Any) -> Iterator[Hint]:
+    worst = _worst(counters, lambda line: line.bulk_clipped_bytes if clipped(line) >= CLIPPED else 0)
+    if worst is not None:
+        line = worst[1]
+        yield Hint(
+            "boxes outside of the tensor",
+            worst[0],
+            f"{100 * clipped(line):.0f} % of the {line.bulk_bytes:,} bytes of this line's boxes are outside of the "
+            "tensor: filled when loaded, dropped when stored. Coordinates count elements, the contiguous dimension "
+            "first, not boxes. If they are correct, use a smaller box.",
+        )
 
 
 def conflict_ways(line: Any) -> float:

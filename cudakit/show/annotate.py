@@ -15,6 +15,7 @@ from typing import Any
 
 from cudakit.launch.mangling import demangle
 from cudakit.show import advice
+from cudakit.show.line_columns import LineColumns, mean_and_worst
 
 # lines shown around each counted one, in files other than the first
 _AROUND = 3
@@ -51,10 +52,16 @@ class AnnotatedKernel:
                 for hint in advice.hints(self.counters)
             ],
             "lines": [
-                {"file": file, "line": line, **{name: n for name, n in vars(share).items() if n and name != "mix"}}
+                {"file": file, "line": line, **_counts(share)}
                 for (file, line), share in sorted(self.counters.per_line.items())
             ],
         }  # fmt: skip
+
+
+def _counts(line: Any) -> dict[str, int]:
+    """The counters of a line that are not 0, without its instructions by class."""
+    out = {name: n for name, n in vars(line).items() if isinstance(n, int) and n}
+    return out | {f"multiply_adds_{name}": count for name, count in line.multiply_adds.items()}
 
 
 def kernels(launches: Iterable[Any], spills: Mapping[str, int]) -> list[AnnotatedKernel]:
@@ -111,7 +118,7 @@ def _kernel(anchor: str, source: Path, kernel: AnnotatedKernel) -> list[str]:
     hints = advice.hints(counters)
     parts = [f'<section id="{anchor}"><h2>{escape(kernel.name)}</h2>', _look(hints, anchors)]
     parts += [_facts(kernel), _totals(counters), _mix(counters)]
-    columns = _columns(counters)
+    columns = LineColumns(counters)
     for number, file in enumerate(files):
         parts.append(_source(file, anchors[file], counters, columns, hints, whole=number == 0))
     parts.append("</section>")
@@ -231,19 +238,41 @@ def _totals(c: Any) -> str:
         values.append((f"sectors per global {access.kind}", text, access.over >= advice.SECTORS_OVER_IDEAL))
     if c.global_sector_bytes:
         values.append(("global memory moved", f"{c.global_sector_bytes:,} bytes for {c.global_bytes:,}", False))
+    if c.bulk_requests:
+        values += _bulk(c)
+    if c.async_store_requests:
+        text = f"{c.async_store_requests:,}, {c.async_store_bytes:,} bytes"
+        values.append(("asynchronous stores (warps)", text, False))
     if c.mean_bank_conflict:
         ways = advice.conflict_ways(c)
-        text = _mean_and_worst(ways, c.worst_bank_conflict, "-way") if c.worst_bank_conflict > 1 else "none"
+        text = mean_and_worst(ways, c.worst_bank_conflict, "-way") if c.worst_bank_conflict > 1 else "none"
         values.append(("bank conflicts", text, ways >= advice.CONFLICT_WAYS))
     if c.atomics:
-        depth = _mean_and_worst(c.mean_contention, c.worst_contention, " lanes at one address")
+        depth = mean_and_worst(c.mean_contention, c.worst_contention, " lanes at one address")
         values.append(("atomics (warps)", f"{c.atomics:,}, {depth}", c.mean_contention >= advice.CONTENTION))
     local = c.local_load_bytes + c.local_store_bytes
     if local:
         values.append(("local memory moved", f"{local:,} bytes", True))
+    for kind, count in sorted(c.multiply_adds.items()):
+        values.append((f"multiply-adds of {kind} products", f"{count:,}", False))
     if c.barriers:
         values.append(("barriers (warps)", f"{c.barriers:,}", False))
+    if c.mbarrier_waits:
+        text = f"{c.mbarrier_waits:,}, {c.mbarrier_waits_ready:,} found the phase complete"
+        values.append(("mbarrier waits (warps)", text, False))
     return _boxes(values)
+
+
+def _bulk(c: Any) -> list[tuple[str, str, bool]]:
+    """The figures of bulk and tensor copies: their requests, their bytes by direction, and clipped bytes."""
+    loaded, stored, sent = c.bulk_load_bytes, c.bulk_store_bytes, c.bulk_distributed_bytes
+    parts = ((loaded, "loaded"), (stored, "stored"), (sent, "sent to blocks of the cluster"))
+    moved = ", ".join(f"{count:,} {direction}" for count, direction in parts if count)
+    values = [("bulk copies (threads)", f"{c.bulk_requests:,}", False), ("bulk bytes", moved, False)]
+    if c.bulk_clipped_bytes:
+        text = f"{c.bulk_clipped_bytes:,}, {100 * advice.clipped(c):.0f} %"
+        values.append(("bulk bytes outside of the tensor", text, advice.clipped(c) >= advice.CLIPPED))
+    return values
 
 
 def _mix(counters: Any) -> str:
@@ -268,43 +297,9 @@ def _mix(counters: Any) -> str:
 
 # The source -----------------------------------------------------------------------------------------------------------
 
-_HEAD = (
-    ("instructions", "warps times PTX instructions of this line"),
-    (
-        "share of the kernel",
-        "the line's fraction of all instructions; the paler part is code of other lines, inlined here",
-    ),
-    ("lanes", "mean number of active lanes, of 32"),
-    ("sectors/load", "sectors of 32 bytes that one global load of a warp touches / the fewest possible"),
-    ("sectors/store", "sectors of 32 bytes that one global store of a warp touches / the fewest possible"),
-    ("bank conflict", "n-way shared-memory bank conflict: the mean, and the worst if it differs"),
-    ("branch splits", "how often the lanes of a warp took both paths of the branch, of all its executions"),
-    ("atomics on one address", "lanes of a warp at one address: the mean, and the worst if it differs"),
-)
-
-
-class SourceColumns:
-    """The columns next to a kernel's source. headings: each with its meaning."""
-
-    def __init__(self, counters: Any) -> None:
-        self._total = counters.instructions
-        self._shown = _columns(counters)
-        self.headings = [_HEAD[column] for column in self._shown]
-
-    def cells(self, line: Any, inlined: int) -> list[str]:
-        """The cells of one line, as HTML. line: its counters, or None. inlined: instructions of other lines in it."""
-        made = _cells(line, inlined, self._total)
-        return [made[column] for column in self._shown]
-
-
-def _columns(counters: Any) -> list[int]:
-    """The columns of a kernel's tables: the first three, and each other column that has a figure in some line."""
-    rows = [_cells(line, 0, counters.instructions) for line in counters.per_line.values()]
-    return [number for number in range(len(_HEAD)) if number < 3 or any(row[number] != _cell("") for row in rows)]
-
 
 def _source(
-    file: str, anchor: str, counters: Any, columns: Sequence[int], hints: Sequence[advice.Hint], *, whole: bool
+    file: str, anchor: str, counters: Any, columns: LineColumns, hints: Sequence[advice.Hint], *, whole: bool
 ) -> str:
     """A table of a file's lines with their counters, and the advice about each line below it. Shows the whole file, or
     only lines near counted lines."""
@@ -316,8 +311,8 @@ def _source(
         shown = set(range(1, last + 1))
     else:
         shown = {near for line in lines for near in range(line - _AROUND, line + _AROUND + 1) if 1 <= near <= last}
-    named = (_HEAD[column] for column in columns)
-    head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in named)
+    headings = columns.headings
+    head = "".join(f'<th scope="col" title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in headings)
     notes: dict[int, list[str]] = {}
     for item in hints:
         if item.place is not None and item.place[0] == file:
@@ -326,17 +321,17 @@ def _source(
     previous = 0
     for number in sorted(shown):
         if number != previous + 1:
-            rows.append(f'<tr class="gap"><td colspan="{len(columns) + 2}">...</td></tr>')
+            rows.append(f'<tr class="gap"><td colspan="{len(headings) + 2}">...</td></tr>')
         previous = number
         code = text[number - 1] if number <= len(text) else ""
-        cells = _cells(lines.get(number), inlined.get(number, 0), counters.instructions)
+        cells = columns.cells(lines.get(number), inlined.get(number, 0))
         told = ' class="told"' if number in notes else ""
         rows.append(
-            f'<tr id="{anchor}l{number}"{told}>{"".join(cells[column] for column in columns)}'
+            f'<tr id="{anchor}l{number}"{told}>{"".join(cells)}'
             f'<td class="line">{number}</td><td class="code">{escape(code)}</td></tr>'
         )
         rows += [
-            f'<tr class="note"><td colspan="{len(columns) + 1}"></td><td><p>{note}</p></td></tr>'
+            f'<tr class="note"><td colspan="{len(headings) + 1}"></td><td><p>{note}</p></td></tr>'
             for note in notes.get(number, [])
         ]
     return (
@@ -345,51 +340,6 @@ def _source(
         + "\n".join(rows)
         + "\n</tbody></table></div>"
     )
-
-
-def _cells(line: Any, inlined: int, total: int) -> list[str]:
-    """The cells left of a source line; a cell is empty if the line does not have its counter."""
-    own = line.instructions if line is not None else 0
-    bar = "".join(
-        f'<span class="{kind}" style="width:{100 * count / total / 17:.3f}rem"></span>'
-        for kind, count in (("own", own), ("inlined", inlined))
-        if count
-    )
-    share = f"{100 * own / total:.1f} %" if own else ""
-    if inlined:
-        share += f" +{100 * inlined / total:.1f} %"
-    first = [_cell(f"{own:,}" if own else ""), f'<td class="bar">{bar} {share}</td>']
-    if line is None:
-        return first + [_cell("")] * (len(_HEAD) - 2)
-    few = line.lanes_per_instruction < advice.LANES and own >= advice.IDLE_SHARE * total
-    first.append(_cell(f"{line.lanes_per_instruction:.1f}" if own else "", few))
-    by_kind = {access.kind: access for access in advice.global_traffic(line)}
-    for kind in ("load", "store"):
-        access = by_kind.get(kind)
-        if access is None:
-            first.append(_cell(""))
-        else:
-            text = f"{access.each:.1f} / {access.ideal / access.requests:.1f}"
-            first.append(_cell(text, access.over >= advice.SECTORS_OVER_IDEAL))
-    ways, worst = advice.conflict_ways(line), line.worst_bank_conflict
-    first.append(_cell(_mean_and_worst(ways, worst, "-way"), ways >= advice.CONFLICT_WAYS))
-    split = f"{line.divergent_branches:,} of {line.branches:,}" if line.divergent_branches else ""
-    first.append(_cell(split, line.divergent_branches * 10 >= max(line.branches, 1)))
-    depth = line.mean_contention
-    first.append(_cell(_mean_and_worst(depth, line.worst_contention, ""), depth >= advice.CONTENTION))
-    return first
-
-
-def _mean_and_worst(mean: float, worst: int, unit: str) -> str:
-    """ "2.4-way, worst 8"; "1-way" if the worst is not above the mean."""
-    if not mean:
-        return ""
-    text = f"{mean:.1f}".removesuffix(".0") + unit
-    return text if worst <= mean else f"{text}, worst {worst}"
-
-
-def _cell(text: str, bad: bool = False) -> str:
-    return f'<td class="bad">{escape(text)}</td>' if bad and text else f"<td>{escape(text)}</td>"
 
 
 _MEANING = """<details><summary>What the figures mean</summary>
@@ -402,6 +352,11 @@ are served one after another, in n wavefronts instead of one.</p>
 <p><b>Branch splits</b>: how often lanes of one warp took both paths of a branch. Each path then runs with the lanes of
 the other inactive, which shows as few <b>lanes</b> in its lines.</p>
 <p><b>Atomics on one address</b>: lanes of a warp that update one address are served one after another.</p>
+<p><b>Bulk bytes</b> are those of bulk and tensor copies, and of asynchronous stores to blocks of the cluster. A tensor
+copy counts its whole box: elements outside of the tensor are filled when loaded, and dropped when stored.</p>
+<p><b>Waits ready</b>: how often a warp that waited for an mbarrier found the phase complete, of all its waits. Copies
+complete as late as the rules allow, unless the order is drawn, so this is not a measure of time.</p>
+<p><b>Multiply-adds</b> are those of matrix products on tensor cores, by the type of the first operand.</p>
 <p>Code of CUDA's own headers counts for the line that uses it. Code of other functions and headers counts for its own
 line, and as the paler part of the bar for the lines into which it was inlined. <b>Theoretical occupancy</b> is the
 fraction of a multiprocessor's warps that can be resident, limited by registers, shared memory, blocks and threads.</p>

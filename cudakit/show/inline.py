@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cudakit.show import advice, annotate, tables, tuning_tables
+from cudakit.show.line_columns import LineColumns
 
 #: The longest file that is shown whole; for a longer file, only lines near counted lines are shown.
 _WHOLE = 80
@@ -93,7 +94,7 @@ def _file(file: str, figures: Any, hints: Sequence[advice.Hint], sources: Mappin
     text = sources[file].splitlines() if file in sources else annotate.source_lines(file)
     lines = {line: share for (name, line), share in figures.per_line.items() if name == file}
     inlined = {line: count for (name, line), count in figures.inlined.items() if name == file}
-    columns = annotate.SourceColumns(figures)
+    columns = LineColumns(figures)
     last = max([len(text), *lines])
     shown = set(range(1, last + 1))
     if last > _WHOLE:

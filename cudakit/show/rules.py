@@ -117,6 +117,49 @@ _RULES = (
         "Check that another thread stores the value for which the loop waits, and that the loop reads it again: use an "
         "atomic or volatile load.",
     ),
+    Rule(
+        "wgmma register used before the wait",
+        "An accumulator of an asynchronous matrix product, or a register of its A, was used while the product is in "
+        "flight.",
+        "Commit the product's group, and wait for it with wgmma.wait_group, before you use the registers.",
+    ),
+    Rule(
+        "missing wgmma.fence",
+        "A warpgroup's first matrix product, or one after an access to its registers, has no wgmma.fence before it.",
+        "Execute wgmma.fence.sync.aligned after the last access to the accumulators and to A, and before the product.",
+    ),
+    Rule(
+        "missing wgmma.commit_group",
+        "A warpgroup waits for matrix products that it has not committed.",
+        "Execute wgmma.commit_group.sync.aligned after the products: wgmma.wait_group waits only for groups.",
+    ),
+    Rule(
+        "wgmma wait without a group",
+        "A warp waits for groups of matrix products, but has committed none.",
+        "Issue and commit a matrix product first, or remove the wait.",
+    ),
+    Rule(
+        "divergent wgmma",
+        "The four warps of a warpgroup do not execute the same matrix products with the same operands.",
+        "Let all 128 threads execute the same wgmma instructions, with descriptors that do not depend on the thread.",
+    ),
+    Rule(
+        "invalid matrix descriptor",
+        "A descriptor of a matrix in shared memory contradicts itself.",
+        "Align the matrix to the pattern of its swizzle (1024, 512 or 256 bytes), and encode addresses and offsets in "
+        "units of 16 bytes.",
+    ),
+    Rule(
+        "divergent setmaxnreg",
+        "The four warps of a warpgroup do not execute the same setmaxnreg instructions.",
+        "Execute setmaxnreg in all 128 threads of a warpgroup, with one number of registers.",
+    ),
+    Rule(
+        "registers never available",
+        "A setmaxnreg waits for more registers than the block has.",
+        "Request fewer registers: the sum over all warps must not exceed those at launch, which the launch bounds "
+        "determine.",
+    ),
     Rule("trap", "The kernel called __trap().", "See the condition that guards the call in the source line."),
     Rule(
         "assertion",

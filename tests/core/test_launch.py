@@ -473,7 +473,7 @@ def test_refused_array_of_another_device(device: cudakit.Device, sim: cudakit.De
         kernel = module["scale"]
         kernel.launch(stream, grid=1, block=1, args=(mine, mine, 1.0, 1))
         refused(
-            kernel, stream, r"parameter 1 .*: it is on sim:sm_90, but the kernel is on", args=(mine, theirs, 1.0, 1)
+            kernel, stream, r"parameter 1 .*: it is on sim:sm_90a, but the kernel is on", args=(mine, theirs, 1.0, 1)
         )
 
 
@@ -836,6 +836,61 @@ def test_compiled_cluster(device: cudakit.Device, stream: cudakit.Stream) -> Non
     assert list(out.numpy(stream)) == [0, 1, 0, 1]
     refused(kernel, stream, r"grid\.x must be a multiple of 2, the cluster .* got 3", grid=3, args=(out,))
     refused(kernel, stream, r"cluster must be \(2, 1, 1\)", grid=4, args=(out,), cluster=4)
+
+
+DEPENDENT = r"""
+__global__ void first(int* x) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    x[threadIdx.x] = 2 * threadIdx.x;
+}
+__global__ void second(const int* x, int* y) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    y[threadIdx.x] = x[threadIdx.x] + 1;
+}
+"""
+
+
+def test_a_programmatic_dependent_launch_waits_for_its_predecessor(
+    device: cudakit.Device, stream: cudakit.Stream
+) -> None:
+    if device.context.compute_capability < (9, 0):
+        pytest.skip("programmatic dependent launches need sm_90")
+    module = device.compile(source=DEPENDENT, name="dependent.cu")
+    first, second = module["first"], module["second"]
+    x, y = device.zeros((64,), np.int32, stream=stream), device.zeros((64,), np.int32, stream=stream)
+
+    def chain() -> None:
+        first.launch(stream, grid=1, block=64, args=(x,))
+        second.launch(stream, grid=1, block=64, args=(x, y), programmatic=True)
+
+    for queue in (chain, second.prepare(grid=1, block=64, args=(x, y), programmatic=True, cluster=1).launch):
+        y.fill(0, stream)
+        queue() if queue is chain else queue(stream)
+        assert list(y.numpy(stream)) == list(range(1, 129, 2))
+    y.fill(0, stream)
+    with stream.capture() as graph:
+        chain()
+    with graph.instantiate() as ready:
+        ready.launch(stream)
+        assert list(y.numpy(stream)) == list(range(1, 129, 2))
+    refused(second, stream, "programmatic must be True or False, got 'yes'", args=(x, y), programmatic="yes")
+    with cudakit.Device("sim:sm_89", fresh=True) as old:
+        kernel = old.compile(source=SOURCE, name="launch.cu")["nothing"]
+        refused(kernel, old.default_stream, "sim:sm_89 does not support programmatic dependent", programmatic=True)
+
+
+def test_a_launch_can_have_a_priority(device: cudakit.Device, stream: cudakit.Stream) -> None:
+    kernel = device.compile(source=SOURCE, name="launch.cu")["nothing"]
+    least, greatest = device.context.stream_priorities()
+    for priority in (least, greatest, np.int32(greatest)):
+        kernel.launch(stream, grid=1, block=1, priority=priority)
+    kernel.prepare(grid=1, block=1, priority=greatest).launch(stream)
+    stream.synchronize()
+    said = rf"priority must be {greatest} \(runs first\) to {least} on {device.context.spec}, got"
+    for wrong in (least + 1, greatest - 1):
+        refused(kernel, stream, f"{said} {wrong}", priority=wrong)
+    for odd in (1.0, "high", True, (0,)):
+        refused(kernel, stream, "priority must be an int or None, got", priority=odd)
 
 
 def test_refused_clusters_before_sm_90() -> None:

@@ -125,7 +125,7 @@ def refusals(of: Kind) -> dict[str, tuple[str, Any, Any, str]]:
     if of.torch is None:
         elsewhere = of(host)
         elsewhere.data.device_id = 1
-        return {**wrong, "device": ("fours", taken, elsewhere, "the kernel runs on sim:sm_90; copy it there first")}
+        return {**wrong, "device": ("fours", taken, elsewhere, "the kernel runs on sim:sm_90a; copy it there first")}
     torch = of.torch
     return {
         **wrong,

@@ -245,11 +245,15 @@ class World:
         elif what == "stream":
             stream = self.nowhere()
         else:
-            what = draw.choice(["closed", "cluster", "cooperative"])
+            what = draw.choice(["closed", "cluster", "cooperative", "programmatic", "priority"])
             if what == "closed":
                 kernel = self.closed_kernels[name]
             elif what == "cluster":
                 options[what] = draw.choice([0, 2, "2", b"\2", {2}, True, 1.0, (1, 2), (2, 2, 2, 2), -1])
+            elif what == "programmatic":
+                options[what] = draw.choice(["no", [1], 1.5, b"\1", {1: 1}])
+            elif what == "priority":
+                options[what] = draw.choice([1, -6, 2**40, "0", 0.0, True, [0], b"\0"])
             else:
                 options.update(cooperative=draw.choice([True, 1, "no", [1], 1.5]), grid=2**20)
         options["args"] = tuple(args) if options["args"] is args and draw.random() < 0.9 else options["args"]

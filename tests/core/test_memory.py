@@ -352,7 +352,7 @@ def test_copies_between_devices_of_two_drivers():
 @pytest.mark.parametrize("to", [lambda a: a, lambda a: a.T], ids=["contiguous", "transposed"])
 @pytest.mark.parametrize("from_", [lambda a: a, lambda a: a.T], ids=["contiguous", "transposed"])
 def test_copies_between_devices_of_one_driver(to, from_):
-    with opened("sim", devices=2) as one, Context(drivers.Opened(one.driver, 1, "sim", "sim:sm_90:1")) as other:
+    with opened("sim", devices=2) as one, Context(drivers.Opened(one.driver, 1, "sim", "sim:sm_90a:1")) as other:
         host = np.arange(16, dtype=np.float32).reshape(4, 4)
         stream = Stream(one)
         source = makers.array(one, stream, host)
@@ -654,7 +654,7 @@ def test_nothing_is_left(sim):
 def test_out_of_memory_says_how_much_there_is():
     with opened("sim", memory=1 << 20) as context:
         stream = Stream(context)
-        with pytest.raises(OutOfMemory, match=r"2097152 bytes were requested on sim:sm_90, \d+ of 1048576"):
+        with pytest.raises(OutOfMemory, match=r"2097152 bytes were requested on sim:sm_90a, \d+ of 1048576"):
             memory.empty(context, stream, (1 << 21,), np.uint8)
         held = memory.empty(context, stream, (1 << 19,), np.uint8)
         with pytest.raises(OutOfMemory):

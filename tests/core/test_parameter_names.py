@@ -134,7 +134,7 @@ def test_a_fault_of_the_only_device_does_not_number_it(sim: cudakit.Device, copy
 
 
 def test_an_array_of_another_simulated_device_is_told_apart(sim: cudakit.Device, copy: cudakit.Kernel) -> None:
-    numbers = r"sim:sm_90 \(simulated devices (\d+) and (\d+)\)"
+    numbers = r"sim:sm_90a \(simulated devices (\d+) and (\d+)\)"
     with cudakit.Device("sim", fresh=True) as other:
         x = other.zeros(32)
         for stream, args in ((sim.default_stream, (x, x, 0)), (other.default_stream, (None, None, 0))):

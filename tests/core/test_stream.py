@@ -218,7 +218,7 @@ def test_streams_of_another_device():
 
 
 def test_events_order_streams_of_two_devices_of_one_driver():
-    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90:1")) as second:
+    with opened("sim", devices=2) as first, Context(drivers.Opened(first.driver, 1, "sim", "sim:sm_90a:1")) as second:
         here, there = Stream(first), Stream(second)
         here.wait(there.record(timing=False))
         here.wait(there)
@@ -279,7 +279,7 @@ def test_after_its_device_was_closed_the_device_is_what_was_closed():
     with opened("sim") as context:
         stream, event = Stream(context), Event(context)
     for use in (stream.synchronize, lambda: makers.zeros(context, stream, 3, "float32"), event.query, stream.record):
-        with pytest.raises(Closed, match="sim:sm_90 was closed; open the device again"):
+        with pytest.raises(Closed, match="sim:sm_90a was closed; open the device again"):
             use()
 
 

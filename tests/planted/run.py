@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
+from collections.abc import Mapping
 
 import cudakit
 
-from . import CASES, run_case
+from . import CASES, Case, run_case
 
 
-def main() -> int:
+def main(cases: Mapping[str, Case] = CASES) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("half", choices=("wrong", "right"))
     parser.add_argument("names", nargs="+", metavar="CASE")
@@ -23,7 +24,7 @@ def main() -> int:
     options = parser.parse_args()
     wrong = options.half == "wrong"
     status = 0
-    for case in [CASES[name] for name in options.names]:
+    for case in [cases[name] for name in options.names]:
         print(f"case {case.name} {options.half}", flush=True)
         try:
             if wrong:

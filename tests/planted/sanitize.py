@@ -18,12 +18,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import cudakit
 from cudakit.measure.command import command_line
+from cudakit.sim import DEFAULT_CHECKS
 
 from . import CASES, Case, seen_by_sim
 from .verdicts import Verdict, by_case, read
@@ -37,12 +39,19 @@ OF_TOOL = {"memcheck": {"track-stream-ordered-races": "all"}}
 STUCK = {
     "hang", "endless loop", "deadlock", "divergent barrier", "lanes missing from a warp operation", "wrong member mask"
 }  # fmt: skip
+NOT_RUN: dict[str, Any] = {"finding": None, "places": [], "others": [], "errors": 0, "raw": []}
+EXPIRED = "the kernel would hang"  # printed by a case that ended a wait itself
 
 
-def main() -> int:
+def main(
+    registry: Mapping[str, Case] = CASES,
+    runner: str = "planted.run",
+    stuck: Set[str] = STUCK,
+    checks: Set[str] = DEFAULT_CHECKS,
+) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--only", nargs="*", default=list(CASES), metavar="CASE")
+    parser.add_argument("--only", nargs="*", default=list(registry), metavar="CASE")
     parser.add_argument(
         "--merge",
         type=Path,
@@ -55,12 +64,19 @@ def main() -> int:
     parser.add_argument("--stuck", type=float, default=10, help="seconds for a wrong half that may hang")
     parser.add_argument("--budget", type=float, default=330, help="seconds after which no further process starts")
     parser.add_argument("--device", default="gpu")
+    parser.add_argument("--unsimulated", action="store_true", help="do not run the simulated device")
     parser.add_argument("--sanitizer", default=shutil.which("compute-sanitizer") or "compute-sanitizer")
     options = parser.parse_args()
     begun = time.monotonic()
-    cases = [CASES[name] for name in options.only]
+    cases = [registry[name] for name in options.only]
     # Runs first: it compiles every kernel into the cache that the other processes share.
-    ours = {case.name: {half: _ours(case, half == "wrong") for half in ("wrong", "right")} for case in cases}
+    ours = {
+        case.name: {
+            half: NOT_RUN if options.unsimulated else _ours(case, half == "wrong", checks)
+            for half in ("wrong", "right")
+        }
+        for case in cases
+    }
     known = subprocess.run([options.sanitizer, "--help"], capture_output=True, text=True, check=True).stdout
     print(f"simulated in {time.monotonic() - begun:.0f} s", flush=True)
 
@@ -69,7 +85,7 @@ def main() -> int:
             return "", False, 0.0
         flags = {**OPTIONS, **OF_TOOL.get(tool, {}), **more}
         said = [text for option, value in flags.items() if f"--{option}" in known for text in (f"--{option}", value)]
-        program = [sys.executable, "-m", "planted.run", half, *names, "--device", options.device]
+        program = [sys.executable, "-m", runner, half, *names, "--device", options.device]
         return _watched([options.sanitizer, "--tool", tool, *said, *program], timeout)
 
     before = json.loads(options.merge.read_text()) if options.merge else None
@@ -82,7 +98,7 @@ def main() -> int:
         if known_already.get("finding") is not None:
             return known_already
         more = {"leak-check": "full"} if tool == "memcheck" and case.kind == "leak" else {}
-        limit = options.stuck if case.kind in STUCK else options.timeout
+        limit = options.stuck if case.kind in stuck else options.timeout
         output, stopped, seconds = under(tool, [case.name], "wrong", limit, more)
         return _verdict(output, stopped, seconds)
 
@@ -99,7 +115,7 @@ def main() -> int:
             said |= more
         return said
 
-    order = sorted(cases, key=lambda case: (case.kind in STUCK, case.host is not None))
+    order = sorted(cases, key=lambda case: (case.kind in stuck, case.host is not None))
     jobs = [(tool, case) for case in order for tool in options.tools]
     with ThreadPoolExecutor(options.jobs) as pool:
         rights = [pool.submit(right, tool) for tool in options.tools]
@@ -130,7 +146,7 @@ def main() -> int:
             if info["name"] != before["device"]["name"]:
                 row["device"] = info["name"]
         made = {row["name"]: row for row in rows}
-        rows = [made.get(name) or kept[name] for name in CASES if name in made or name in kept]
+        rows = [made.get(name) or kept[name] for name in registry if name in made or name in kept]
         info = before["device"]
     told = {
         "device": info,
@@ -145,8 +161,8 @@ def main() -> int:
     return 0
 
 
-def _ours(case: Case, wrong: bool) -> dict[str, Any]:
-    seen = seen_by_sim(case, wrong)
+def _ours(case: Case, wrong: bool, checks: Set[str]) -> dict[str, Any]:
+    seen = seen_by_sim(case, wrong, checks=checks)
     at = [f"{Path(file).name}:{line}" for file, line in seen.lines]
     return {"finding": seen.kind, "places": at, "others": [f"{Path(f).name}:{n}" for f, n in seen.others]}
 
@@ -176,9 +192,9 @@ def _watched(command: list[str], timeout: float) -> tuple[str, bool, float]:
 
 def _verdict(output: str, stopped: bool, seconds: float | None) -> dict[str, Any]:
     if not output and not stopped:
-        return {"finding": None, "places": [], "errors": 0, "raw": []}  # not run
+        return NOT_RUN
     verdict: Verdict = read(output)
-    finding = verdict.finding or ("hang" if stopped else "")
+    finding = verdict.finding or ("hang" if stopped or EXPIRED in output else "")
     said = [line for line in output.splitlines() if line and not line.startswith("=========")]
     said = [line.replace(f"{CHECKOUT}/", "") for line in said]
     return {

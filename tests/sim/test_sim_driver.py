@@ -73,9 +73,10 @@ def test_an_h200_is_what_the_default_device_looks_like(host: Host) -> None:
     assert attribute("L2_CACHE_SIZE") == 62914560
 
 
-def test_an_unknown_architecture_is_refused() -> None:
+@pytest.mark.parametrize("arch", ["sm_13", "sm_90f", "sm_89a", "sm_90b"])
+def test_an_unknown_architecture_is_refused(arch: str) -> None:
     with pytest.raises(ValueError, match="sm_90"):
-        Driver("sm_13")
+        Driver(arch)
 
 
 def test_error_names_and_texts(host: Host) -> None:

@@ -261,9 +261,28 @@ def test_bad_modules_are_refused_with_a_reason(host: Host) -> None:
     assert "8.0" in driver.simLastMessage()
     hopper = hopper.replace(b".version 7.0", b".version 8.0")
     assert driver.cuModuleLoadData(hopper)[0] == OK
-    assert Launcher(arch="sm_100").driver.cuModuleLoadData(hopper)[0] != OK
     with pytest.raises(TypeError):
         driver.cuModuleLoadData("text")
+
+
+@pytest.mark.parametrize(
+    ("target", "runs", "refused"),
+    [
+        ("sm_80", "sm_80 sm_89 sm_90 sm_90a sm_100 sm_120a", "sm_75"),
+        ("sm_90", "sm_90 sm_90a sm_100 sm_100a", "sm_89"),
+        ("sm_90a", "sm_90a", "sm_89 sm_90 sm_100 sm_100a sm_120a"),
+        ("sm_100a", "sm_100a", "sm_90a sm_100 sm_100f sm_120a"),
+        ("sm_100f", "sm_100a sm_100f", "sm_90a sm_100 sm_120f"),
+    ],
+)
+def test_a_target_with_a_letter_runs_only_on_the_chips_that_it_names(target: str, runs: str, refused: str) -> None:
+    image = PTX.replace(b"sm_75", target.encode()).replace(b".version 7.0", b".version 8.8")
+    for arch in runs.split():
+        assert start(arch=arch).driver.cuModuleLoadData(image)[0] == OK, arch
+    for arch in refused.split():
+        driver = start(arch=arch).driver
+        assert driver.cuModuleLoadData(image)[0] == cu.CUresult.CUDA_ERROR_INVALID_PTX, arch
+        assert f"PTX for {target} does not run on {arch}" in driver.simLastMessage()
 
 
 def test_names_that_a_module_lacks_are_not_found(shared_launcher: Launcher) -> None:
@@ -377,6 +396,42 @@ def config(grid: int, block: int, *, cluster: int = 0, cooperative: bool = False
         attributes.append(attribute)
     made.attrs, made.numAttrs = attributes, len(attributes)
     return made
+
+
+def with_attribute(name: str, field: str, value: Any) -> Any:
+    """A CUlaunchConfig with one attribute."""
+    made, attribute = config(1, 32), cu.CUlaunchAttribute()
+    attribute.id = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+    if field:
+        setattr(attribute.value, field, value)
+    made.attrs, made.numAttrs = [attribute], 1
+    return made
+
+
+def test_attributes_of_launches_are_checked(shared_launcher: Launcher) -> None:
+    it, refused = shared_launcher, cu.CUresult.CUDA_ERROR_NOT_SUPPORTED
+    dependent = ("PROGRAMMATIC_STREAM_SERIALIZATION", "programmaticStreamSerializationAllowed")
+    for name, field, value in (
+        (*dependent, 1),
+        (*dependent, 0),
+        ("PRIORITY", "priority", -5),
+        ("PRIORITY", "priority", 0),
+        ("IGNORE", "", 0),
+        ("PREFERRED_SHARED_MEMORY_CARVEOUT", "sharedMemCarveout", 50),
+    ):
+        it.host.cuLaunchKernelEx(with_attribute(name, field, value), it.nothing, 0, 0)
+    for value in (1, -6):
+        given = with_attribute("PRIORITY", "priority", value)
+        assert it.driver.cuLaunchKernelEx(given, it.nothing, 0, 0) == (INVALID_VALUE,)
+        assert f"priority must be -5 to 0, got {value}" in it.driver.simLastMessage()
+    for name in ("PROGRAMMATIC_EVENT", "LAUNCH_COMPLETION_EVENT", "DEVICE_UPDATABLE_KERNEL_NODE"):
+        assert it.driver.cuLaunchKernelEx(with_attribute(name, "", 0), it.nothing, 0, 0) == (refused,)
+        assert f"CU_LAUNCH_ATTRIBUTE_{name} is not simulated" in it.driver.simLastMessage()
+    it.host.cuCtxSynchronize()
+    old = Launcher(arch="sm_89")
+    assert old.driver.cuLaunchKernelEx(with_attribute(*dependent, 1), old.nothing, 0, 0) == (refused,)
+    assert "programmatic dependent launches: sm_90 and later do" in old.driver.simLastMessage()
+    old.host.cuLaunchKernelEx(with_attribute(*dependent, 0), old.nothing, 0, 0)
 
 
 def test_cooperative_launches_must_fit_at_once(shared_launcher: Launcher) -> None:

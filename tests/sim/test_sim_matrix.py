@@ -33,7 +33,7 @@ def _recorded():
 
 @functools.cache
 def _simulated():
-    return Machine(Driver(arch="sm_90"))
+    return Machine(Driver(arch="sm_90a"))
 
 
 def _differences(cases, made):
@@ -611,7 +611,8 @@ F, R = "{%f0,%f1,%f2,%f3}", "{%r0,%r1,%r2,%r3}"
         ("ldmatrix.sync.aligned.m8n8.x1.global.b16 {%r0}, [%p];", "modifier .global"),
         ("stmatrix.sync.aligned.m8n8.x1.shared.b16.relaxed [buffer], {%r0};", "modifier .relaxed"),
         ("movmatrix.sync.aligned.m8n8.b16 %r0, %r1;", "movmatrix.sync.aligned.m8n8.trans.b16"),
-        ("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0,%f1,%f2,%f3}, %p, %p, 1, 1, 1, 0, 0;", "warpgroup"),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f0,%f1,%f2,%f3}, %p, %p, %r1, 0, 1, 1, 1, 0, 0;",
+         "sparse matrix products"),
         ("tcgen05.mma.cta_group::1.kind::f16 [%r0], %p, %p, %r1, 1;", "fifth-generation"),
     ],
 )  # fmt: skip

@@ -20,6 +20,7 @@ from cudakit.sim.instructions import (
     stack,
     tensor,
     warp,
+    warpgroup,
 )
 from cudakit.sim.lockstep.memory import AddressSpace
 from cudakit.sim.lockstep.program import BARRIER, writes_of
@@ -53,6 +54,11 @@ LINES = {
     "ret": "ret;",
     "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 96;",
     "trap": "trap;",
+    "wgmma.mma_async": "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+    "{%r1, %r2, %r3, %r4}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+    "wgmma.fence": "wgmma.fence.sync.aligned;",
+    "wgmma.commit_group": "wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group": "wgmma.wait_group.sync.aligned 0;",
 } | {
     f"v{name}{count}": f"v{name}{count}.{'lt.' if name == 'set' else 'u32.'}u32.u32 %r1, %r2, %r3, %r4;"
     for name in ("add", "sub", "absdiff", "min", "max", "set")
@@ -118,7 +124,7 @@ def test_what_is_executed_has_its_operands_checked(name, row):
 
 def test_a_builder_has_a_row_and_a_name_one_builder():
     assert set(ROW) >= BUILDERS | LANEWISE
-    families = (async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp)
+    families = (async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp, warpgroup)
     assert sum(len(family.BUILDERS) for family in families) == len(BUILDERS)
 
 

@@ -85,9 +85,7 @@ INSTRUCTIONS = [
     "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
     "st.bulk.weak.shared::cta [buffer], 64, 0;",
     "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [buffer], [%rd2];",
-    "wgmma.fence.sync.aligned;",
-    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0;",
-    "wgmma.commit_group.sync.aligned;",
+    "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, %r1, 0, 1, 1, 1, 0, 0;",
     "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [buffer], 32;",
     "tcgen05.wait::ld.sync.aligned;",
     "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -327,7 +325,7 @@ later:
 """
 # what the bad kernel needs: the module's declarations, the instruction, and words of the reason
 NEEDS = {
-    "instruction": ("", "wgmma.fence.sync.aligned;", "warpgroup products"),
+    "instruction": ("", "tcgen05.wait::ld.sync.aligned;", "fifth-generation tensor cores"),
     "texture": ("", "tex.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1}];", "textures and surfaces"),
     "texture reference": (
         ".global .texref image;",
@@ -445,9 +443,8 @@ def test_the_driver_returns_the_refusal_and_a_hint_at_the_launch():
     for _ in range(2):
         (code,) = driver.cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, 0, values, 0)
         assert code.name == "CUDA_ERROR_NOT_SUPPORTED"
-        assert (
-            "PTX line 23: the simulated device does not execute 'wgmma.fence.sync.aligned'" in driver.simLastMessage()
-        )
+        refused = "PTX line 23: the simulated device does not execute 'tcgen05.wait::ld.sync.aligned'"
+        assert refused in driver.simLastMessage()
         assert "called by the kernel bad" in driver.simLastMessage()
         assert "run it on a GPU" in driver.simLastHint()
     # the context works on

@@ -715,7 +715,7 @@ def test_an_uninitialised_read_says_what_the_kernel_did_not_wait_for(sim: cudaki
     report = caught.value.report
     assert (report.kind, report.line) == ("uninitialised read", 11)
     assert report.others[0].places[0].line == line
-    assert "conflicts with the cuMemcpyHtoDAsync on the default stream of sim:sm_90\n" in str(report)
+    assert "conflicts with the cuMemcpyHtoDAsync on the default stream of sim:sm_90a\n" in str(report)
 
 
 def test_a_race_names_both_lines_and_a_wait_that_did_nothing() -> None:

@@ -189,6 +189,85 @@ def test_json_has_the_lines_of_every_kernel_of_the_file(capsys, mine):
     assert column["look_first"][0]["line"] == line_of("twice(x")
 
 
+HOPPER = (
+    f'#include "{ROOT}/kernels/common/hopper.cuh"'
+    + """
+__global__ void box(const __grid_constant__ CUtensorMap x, int row, float* y) {
+    __shared__ alignas(128) float tile[8][32];
+    __shared__ uint64 bar;
+    if (threadIdx.x == 0) {
+        barrier_init(&bar, 1);
+        fence_barrier_init();
+        barrier_arrive_expect(&bar, sizeof(tile));
+        tensor_load(tile, &x, 0, row, &bar);
+    }
+    __syncthreads();
+    barrier_wait(&bar, 0);
+    float sums[4] = {};
+    const unsigned a[4] = {};
+    multiply_add<__nv_bfloat16>(sums, a, 0, 0);
+    y[threadIdx.x] = tile[0][threadIdx.x] + sums[0];
+}
+"""
+)
+BOXES = """\
+import numpy as np
+import cudakit
+
+device = cudakit.Device()
+kernel = device.compile("mine.cu")["box"]
+x, y = device.array(np.ones((10, 32), np.float32)), device.zeros(32)
+for row in (0, 8):
+    kernel.launch(device.default_stream, grid=1, block=32, args=(cudakit.TensorMap(x, box=(8, 32)), row, y))
+"""
+
+
+def test_the_page_has_the_copies_waits_and_products_of_hopper(capsys, mine):
+    (mine / "mine.cu").write_text(HOPPER)
+    (mine / "try.py").write_text(BOXES)
+    status, _, _ = check(capsys, "--run", "try.py", "--annotate", "out.html", "--json", "out.json")
+    assert status == 0
+    text = (mine / "out.html").read_text()
+    page = Page(text)
+    files = [Path(file).name for file in re.findall('<p class="file">(.*?)</p>', text)]
+    (found,) = json.loads((mine / "out.json").read_text())["kernels"]
+
+    def with_counter(name):
+        """The only line that has a counter, in JSON, and its row."""
+        (line,) = (line for line in found["lines"] if name in line)
+        return line, *row(page, 0, line["line"], files.index(Path(line["file"]).name))
+
+    # two boxes of 1024 bytes, the second of which has two of eight rows in the tensor
+    line, cells, bad = with_counter("bulk_requests")
+    assert (line["bulk_requests"], line["bulk_load_bytes"], line["bulk_clipped_bytes"]) == (2, 2048, 768)
+    assert (cells["bulk bytes"], bad & {"bulk bytes"}) == ("2,048, 38 % outside", set())
+    line, cells, _ = with_counter("mbarrier_waits")
+    assert cells["waits ready"] == "0 of 2"
+    line, cells, _ = with_counter("multiply_adds_bf16")
+    assert line["multiply_adds_bf16"] == found["counters"]["multiply_adds_bf16"] == 2 * 16 * 8 * 16
+    assert cells["multiply-adds"] == "bf16 4,096"
+    for name, value in (
+        ("bulk copies (threads)", "2"),
+        ("bulk bytes", "2,048 loaded"),
+        ("bulk bytes outside of the tensor", "768, 38 %"),
+        ("mbarrier waits (warps)", "2, 0 found the phase complete"),
+        ("multiply-adds of bf16 products", "4,096"),
+    ):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in text
+
+
+def test_boxes_mostly_outside_of_the_tensor_are_named(capsys, mine):
+    (mine / "mine.cu").write_text(HOPPER)
+    (mine / "try.py").write_text(BOXES.replace("(0, 8)", "(8,)"))
+    status, out, _ = check(capsys, "--run", "try.py", "--annotate", "out.html")
+    assert status == 0
+    assert re.search(r"box: boxes outside of the tensor at hopper.cuh:\d+", out)
+    text = (mine / "out.html").read_text()
+    assert "75 % of the 1,024 bytes of this line&#x27;s boxes are outside of the tensor" in text
+    assert "<div class=bad><dt>bulk bytes outside of the tensor</dt><dd>768, 75 %</dd></div>" in text
+    assert '<td class="bad">1,024, 75 % outside</td>' in text
+
+
 def test_annotate_of_a_declared_kernel_needs_no_script(capsys, tmp_path):
     out = tmp_path / "out.html"
     arguments = ["softmax/01_thread_per_row.cu", "--arch", "sm_90a", "--examples", "0", "--annotate", str(out)]

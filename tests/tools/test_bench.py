@@ -377,7 +377,7 @@ def test_after_a_gpu_is_lost_the_rows_that_are_left_are_not_run(sim, family, mon
     assert [row.ok for row in report.rows] == [True, False, None, None, None]
     assert [row.subject.variant for row in report.rows[-3:]] == ["vector_add", "far_outside", "tree_reduce"]
     for row in report.rows[2:]:
-        assert row.verdict.skipped.startswith("not run: sim:sm_90 was lost at vector_add 1000 float32: ")
+        assert row.verdict.skipped.startswith("not run: sim:sm_90a was lost at vector_add 1000 float32: ")
     assert not report.ok
 
 

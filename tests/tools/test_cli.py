@@ -197,7 +197,7 @@ def test_check_runs_a_declared_kernel_on_the_simulated_device(capsys):
     status, out, _ = run(capsys, "check", "softmax/05_tree_reduce.cu", "--arch", "sm_90a", "--examples", "3")
     assert status == 0
     assert "tree_reduce(const float*" in out
-    assert "softmax/tree_reduce on Simulated H200 (sm_90): 3 problems, 3 runs" in out
+    assert "softmax/tree_reduce on Simulated H200 (sm_90a): 3 problems, 3 runs" in out
 
 
 def test_a_source_that_is_not_utf_8_is_refused_by_name(capsys, sim, tmp_path):
@@ -328,7 +328,7 @@ def test_check_passes_the_kernel_without_the_bug(capsys, planted):
     path = planted("__syncthreads();")
     status, out, _ = run(capsys, "check", str(path), "--arch", "sm_80,sm_90a", "--examples", "30", "--seed", "1")
     assert status == 0
-    assert "vector_add/planted on Simulated H200 (sm_90): 30 problems, 30 runs, 0 unsupported, seed 1" in out
+    assert "vector_add/planted on Simulated H200 (sm_90a): 30 problems, 30 runs, 0 unsupported, seed 1" in out
     assert "100 % with 256 threads (8 blocks, by threads)" in out
 
 

@@ -21,7 +21,7 @@ SHAPES = [
     "1000000x1000000x1000000", "9223372036854775807", "99999999999999",
 ]  # fmt: skip
 NAMES = ["", ",", "nothing", "\n", "\u00e9" * 50, "a b", "../..", "peer:", "\udcff"]
-DEVICES = ["", "gpu:99", "sim:sm_1", "sim:9", "tpu", "gpu:-1", "gpu:99999999999999999999", "\u00e9", "sim:sm_90:8"]
+DEVICES = ["", "gpu:99", "sim:sm_1", "sim:9", "tpu", "gpu:-1", "gpu:99999999999999999999", "\u00e9", "sim:sm_90a:8"]
 ARCHES = ["", ",", "sm_", "90", "sm_1", "sm_999", "sm_90a,sm_90z", "\u00e9", "-1"]
 DEFINES = ["=1", "", "1X", "A B", "=", "-", "A\n", "A;=1"]
 TEMPLATES = ["", "fill<", "nothing", ";", "fill<1>;", "\u00e9", "-1"]

@@ -112,7 +112,7 @@ def test_tiled_matmul_skips_only_the_tile_that_fits_no_block():
     assert done.returncode == 0, done.stderr
     rows = {row["variant"]: row for row in json.loads(done.stdout)["rows"]}
     assert [rows[tile]["ok"] for tile in ("8x8", "16x16", "32x32", "64x64")] == [True, True, True, None]
-    assert "a block of 64x64x1 has 4096 threads, but sim:sm_90 supports at most 1024" in rows["64x64"]["skipped"]
+    assert "a block of 64x64x1 has 4096 threads, but sim:sm_90a supports at most 1024" in rows["64x64"]["skipped"]
 
 
 def test_tiles_of_16_make_a_sixteenth_of_the_loads_and_an_eighth_of_the_sectors():

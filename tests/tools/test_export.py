@@ -645,11 +645,29 @@ def test_loaded_kernels_have_the_types_of_the_original(kinds, project):
             assert same.required_cluster == kernel.required_cluster
 
 
+@pytest.mark.parametrize(
+    ("spec", "target"), [("sim", "sm_90a"), ("sim:sm_90", "sm_80"), ("sim:sm_100", "sm_80"), ("sim:sm_80", "sm_80")]
+)
+def test_a_simulated_device_loads_the_code_for_its_own_architecture(scaled, spec, target):
+    with cudakit.Device(spec, fresh=True) as device:
+        assert [f".target {target}\n" in module.ptx for module in cudakit.load(scaled, device).modules] == [True]
+
+
+def test_a_tensor_map_is_that_of_cuda_h(project):
+    (project / "map.cu").write_text(
+        "#include <cuda.h>\n__global__ void k(const __grid_constant__ CUtensorMap map, long* x) { *x = map.opaque[0]; }"
+    )
+    assert export(project / "map.cu", "--no-trial", "-o", project / "mapped") == 0
+    header = (project / "mapped" / "map.h").read_text()
+    assert "    CUtensorMap map,\n" in header
+    assert "typedef struct CUtensorMap" not in header
+
+
 def test_what_cannot_be_loaded_says_why(scaled, project, tmp_path):
     machine_code = tmp_path / "code"
     assert export(project / "scale.cu", "--no-ptx", "--no-trial", "-o", machine_code) == 0
     with cudakit.Device("sim", fresh=True) as device:
-        with pytest.raises(CudakitError, match=r"exported without PTX, and sim:sm_90 runs only PTX"):
+        with pytest.raises(CudakitError, match=r"exported without PTX, and sim:sm_90a runs only PTX"):
             cudakit.load(machine_code, device)
         with pytest.raises(Refused, match=r"has no export: write one with cudakit export"):
             cudakit.load(tmp_path, device)

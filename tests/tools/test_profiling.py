@@ -465,8 +465,8 @@ FAILURES = {
         ["ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers=0", "root"],
     ),
     "no kernel": (
-        'echo "cudakit: using sim:sm_90"; echo "==WARNING== No kernels were profiled."',
-        ["No kernels were profiled", "launched no kernel on a GPU", "using sim:sm_90"],
+        'echo "cudakit: using sim:sm_90a"; echo "==WARNING== No kernels were profiled."',
+        ["No kernels were profiled", "launched no kernel on a GPU", "using sim:sm_90a"],
     ),
     "the script": (
         'echo "ZeroDivisionError: x"; echo "==ERROR== The application returned an error code (1)."; exit 1',

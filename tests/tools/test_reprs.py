@@ -51,11 +51,11 @@ def test_objects_have_reprs_of_one_short_line(sim: cudakit.Device) -> None:
         for thing in (sim, stream, module, module["stride"], module.compiled, sim.event(), sim.context):
             assert re.fullmatch(r"\w+\(.{1,100}\)", repr(thing)), repr(thing)
     sim.close()
-    assert repr(sim) == "Device('sim:sm_90', closed)"
+    assert repr(sim) == "Device('sim:sm_90a', closed)"
 
 
 def test_a_bench_report_is_a_line_and_a_table(bench: BenchReport) -> None:
-    assert repr(bench) == f"Report(vector_add on Simulated H200 (sm_90): {len(bench.rows)} correct)"
+    assert repr(bench) == f"Report(vector_add on Simulated H200 (sm_90a): {len(bench.rows)} correct)"
     text = parsed(bench._repr_html_())
     assert "vector_add" in text
     for row in bench.rows:

@@ -271,7 +271,7 @@ def test_help_wraps_at_words(capsys, monkeypatch):
 def test_the_outcome_of_fuzzing_wraps_at_words(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     found = fuzzing.FuzzOutcome(
-        "softmax", ["registers"], "Simulated H200 (sm_90)", 1234567890, 200, 150, 50, different={"registers": 140}
+        "softmax", ["registers"], "Simulated H200 (sm_90a)", 1234567890, 200, 150, 50, different={"registers": 140}
     )
     monkeypatch.setattr(fuzzing, "run", lambda *arguments: found)
     arguments = SimpleNamespace(

@@ -43,7 +43,11 @@ def fail(wrong: WrongLanes, kind: str, detail: str, conflict: Conflict | None = 
     """Stop the kernel with a report of an access by some lanes, and of the access that it conflicts with, if any.
     ``facts`` are further fields of the report: ``address``, ``allocation``, ``notes``."""
     f, access, piece, position, lanes = wrong
-    if piece.choice is not None:
+    if piece.choice is None and piece.lanes.count != f.lanes.count:
+        # an asynchronous access, whose units count as lanes
+        position, lanes = int(np.searchsorted(f.lanes.lanes, piece.lanes.lanes[position])), np.zeros(1, np.int64)
+        position = min(position, f.lanes.count - 1)
+    elif piece.choice is not None:
         chosen = np.arange(f.lanes.count)[piece.choice]
         position, lanes = int(chosen[position]), chosen[lanes]
     others: tuple[Other, ...] = ()

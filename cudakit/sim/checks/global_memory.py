@@ -117,6 +117,19 @@ class GlobalChecks:
             index = indices(piece.index, piece.lanes.count)
             shadow.reads.note(index, count, self._words(event, order, piece.lanes, access.strong), _EVER)
 
+    def writers(self, access: MemoryAccess, piece: Piece) -> tuple[Array, Array, Array] | None:
+        """The last stores of the launch to the elements of a piece: events, blocks of the grid and threads (negative if
+        unknown). None if there were none."""
+        shadow = self.shadows.get(piece.home)
+        if shadow is None or shadow.writes is None or not shadow.races:
+            return None
+        words = shadow.writes.words(piece.index, access.size >> self.shift)
+        if not np.count_nonzero(words):
+            return None
+        words = np.unique(words)
+        words = words[words != 0]
+        return self.layout.event(words), self.layout.owner(words), self.layout.thread(words)
+
     def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         allocation: Allocation = piece.home
         shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
@@ -315,6 +328,9 @@ class GlobalChecks:
             theirs = (block[near] - order.first_block) * order.threads + thread[near]
             ordered[near] = order.ordered(lanes[near], theirs, event[near], reads)
         far = np.flatnonzero(block != mine)
+        if len(far) and order.cluster_size > 1 and layout.inner:
+            ordered[far] = self._known_in_cluster(order, lanes[far], block[far], thread[far], event[far])
+            far = far[~ordered[far]]
         if len(far):
             ordered[far] = self.chains.all_ordered(block[far], thread[far], event[far], order, lanes[far])
         if not reads:
@@ -323,6 +339,16 @@ class GlobalChecks:
                 places = tuple(axis[left] for axis in cells)
                 ordered[left] = self._seen(piece, count, shadow, order, places, lanes[left], found[left])
         wrong[tuple(axis[ordered] for axis in cells)] = False
+
+    @staticmethod
+    def _known_in_cluster(order: BatchOrder, lanes: Array, blocks: Array, threads: Array, events: Array) -> Array:
+        """Whether accesses by threads of other blocks happen before now for lanes of their cluster."""
+        found = np.zeros(len(lanes), np.bool_)
+        other = blocks - order.first_block
+        near = np.flatnonzero(other // order.cluster_size == lanes // order.threads // order.cluster_size)
+        theirs = other[near] * order.threads + threads[near]
+        found[near] = order.cluster_knows(lanes[near], theirs, events[near])
+        return found
 
     def _seen(
         self,

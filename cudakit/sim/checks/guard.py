@@ -14,24 +14,33 @@ bytes were written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+from cudakit.sim.checks.async_proxy import AsyncProxy
+from cudakit.sim.checks.batch_checks import other_of
 from cudakit.sim.checks.cached_loads import CachedLoads
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.map_changes import MapChecks
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.releases import BlockFences
+from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.checks.shared_memory import SharedChecks
 from cudakit.sim.checks.stored_values import StoredValues, note_load, unwritten_load
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.mbarriers import BYTES, Mbarrier
+from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import KernelRun
+from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.lockstep.transfers import Transfer
 from cudakit.sim.lockstep.undefined import LOADED, fail_use
 from cudakit.sim.ptx.ir import Instruction
 
@@ -74,6 +83,11 @@ class Guard:
             self.shared = SharedChecks(
                 batch, batch.shared, self.events, self.order, self.memory.chains, reach.shared_granule, reach.reserved
             )
+        # the asynchronous copies and products, and mbarriers
+        self.proxy = AsyncProxy(self)
+        self.maps = MapChecks(self)
+        if self.shared is not None:
+            self.shared.proxy = self.proxy
         # the undefined values in shared and local memory
         self.values: dict[Store, StoredValues] = {}
         self.local = batch.local is not None and self.init and reach.local
@@ -266,6 +280,89 @@ class Guard:
         if self.shared is not None:
             self.shared.land(ids, index, access, self.events.access(access.site))
 
+    # ---- asynchronous copies and products, mbarriers ----
+
+    def proxy_fence(self, f: Fragment) -> None:
+        """Note a fence.proxy.async by the lanes of a fragment."""
+        self.proxy.fence(f, self.events.tick())
+
+    def mbarrier_fence(self, f: Fragment) -> None:
+        """Note a fence.mbarrier_init. It also counts as a release for the cluster."""
+        self.proxy.show_mbarriers(f)
+        self.fence(f, CLUSTER, releases=True, acquires=False)
+
+    def mbarrier_init(self, f: Fragment, barrier: Mbarrier) -> None:
+        """Note the initialisation of an mbarrier."""
+        barrier.event = self.events.access(barrier.site)
+        self.proxy.objects[barrier.position // BYTES] = True
+
+    def mbarrier_invalid(self, barrier: Mbarrier) -> None:
+        """Note the end of an mbarrier."""
+        self.proxy.objects[barrier.position // BYTES] = False
+
+    def mbarrier_used(self, f: Fragment, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
+        """Check that lanes may use an mbarrier."""
+        if self.race:
+            self.proxy.check_visible(f, site, barrier, lanes)
+
+    def mbarrier_arrive(self, f: Fragment, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
+        """Note arrivals at an mbarrier."""
+        if self.race:
+            event = self.events.access(site)
+            self.proxy.mbarriers.arrive(barrier, lanes, event)
+            far = lanes.lanes[lanes.block != barrier.block]
+            if len(far) and self.shared is not None:
+                self.shared.note_far(barrier.block, int(far[0]), event)
+
+    def mbarrier_complete(self, barrier: Mbarrier) -> None:
+        """Note the end of a phase."""
+        if self.race:
+            self.proxy.mbarriers.complete(barrier)
+
+    def mbarrier_wait(self, barrier: Mbarrier, lanes: LaneSet) -> None:
+        """Note that lanes have waited for the last phase of an mbarrier."""
+        if self.race:
+            self.proxy.mbarriers.wait(barrier, lanes, self.events.tick())
+
+    def writer_of(self, position: int) -> tuple[Any, ...]:
+        """Return the last store to a byte of the batch's shared memory, for a report."""
+        if self.shared is None or self.batch.shared is None:
+            return ()
+        word = self.shared.writes.first[position >> self.shared.shift]
+        event = int(LANES.event(word))
+        return other_of(self, event, int(LANES.owner(word))) if event else ()
+
+    def map_fence(self, f: Fragment, places: Array | None) -> None:
+        """Note a fence.proxy.tensormap: a release, or an acquire of the maps at these addresses."""
+        self.maps.fence(f, places, self.events.tick())
+
+    def map_read(self, f: Fragment, position: int, site: Site, allocation: Allocation, address: int) -> None:
+        """Check that a lane may use the tensor map at an address."""
+        if self.race:
+            self.maps.read(f, position, site, allocation, address)
+
+    def transfer_issued(self, transfer: Transfer) -> None:
+        """Check an asynchronous copy that starts."""
+        self.proxy.start(transfer)
+
+    def transfer_taken(self, transfer: Transfer) -> None:
+        """Note that an asynchronous copy has read its source."""
+        self.proxy.taken(transfer)
+
+    def transfer_lands(self, transfer: Transfer) -> None:
+        """Check an asynchronous copy that writes its destination."""
+        self.proxy.lands(transfer)
+
+    # ---- the async proxy ----
+
+    def begin_async_read(self, f: Fragment, site: Site, places: Array, lanes: Array) -> Any:
+        """Note that the async proxy begins to read chunks of 16 bytes of shared memory; returns a token."""
+        return self.proxy.hold(f, site, places, lanes)
+
+    def end_async_read(self, token: Any, lanes: Array | None = None) -> None:
+        """Note that the reads of a token have ended: all of them, or those of some lanes."""
+        self.proxy.release(token, lanes)
+
     # ---- synchronisation ----
 
     def fence(self, f: Fragment, scope: int, *, releases: bool, acquires: bool) -> None:
@@ -363,6 +460,13 @@ class Guard:
         if size and len(self.written) and self.batch.local is not None:
             rows = self.written.reshape(-1, self.batch.local.stride)
             rows[lanes.lanes, base : base + size] = 0
+
+    def end(self) -> None:
+        """The batch has ended: break the circles of references, so that its tables are freed now."""
+        if self.shared is not None:
+            self.shared.proxy = None
+        self.shared = None
+        del self.proxy, self.maps
 
 
 def wanted(checks: Iterable[str]) -> bool:

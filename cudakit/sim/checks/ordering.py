@@ -57,8 +57,9 @@ class BatchOrder:
         self.lane_chains = Chains()
         # per lane: its last fence
         self.fenced = np.zeros(geometry.lanes, np.int64)
-        # for each warp and each warp of its block: the second warp's latest event known to happen before now
-        self.known = np.zeros((geometry.warps, geometry.warps_per_block), np.int64)
+        # for each warp and each warp of its cluster: the second warp's latest event known to happen before now
+        self.columns = cluster * geometry.warps_per_block
+        self.known = np.zeros((geometry.warps, self.columns), np.int64)
         # per barrier of part of a block, and per block: for each warp, the latest event known to the warps that arrived
         self.gathered: dict[int, Array] = {}
         # strong accesses, fences and barriers of part of the block that are not in the chains yet, as calls that enter
@@ -75,7 +76,12 @@ class BatchOrder:
 
     def passed(self, blocks: Array | None, event: int) -> None:
         """Note that all threads of these blocks (None: all blocks) have passed a barrier."""
-        self.floor[slice(None) if blocks is None else blocks] = event
+        which: Any = slice(None) if blocks is None else blocks
+        self.floor[which] = event
+        if self.cluster_floor is not None:
+            # what one warp of a block knows of other blocks, all of them know now
+            rows = self.known.reshape(self.geometry.blocks, -1, self.columns)
+            rows[which] = rows[which].max(axis=1, keepdims=True)
         if blocks is None and not self.grid:
             # a chain between blocks may contain what was before
             self.later.clear()
@@ -141,13 +147,13 @@ class BatchOrder:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
         warps, geometry = lanes.warps, self.geometry
         rows = self.known.take(warps, axis=0)
-        rows[np.arange(len(warps)), warps % geometry.warps_per_block] = event
+        rows[np.arange(len(warps)), warps % self.columns] = event
         blocks = warps // geometry.warps_per_block
         starts = np.append(True, blocks[1:] != blocks[:-1]).nonzero()[0]
         here = blocks[starts]
         gathered = self.gathered.get(number)
         if gathered is None:
-            gathered = self.gathered[number] = np.zeros((geometry.blocks, geometry.warps_per_block), np.int64)
+            gathered = self.gathered[number] = np.zeros((geometry.blocks, self.columns), np.int64)
         gathered[here] = np.maximum(gathered[here], np.maximum.reduceat(rows, starts, axis=0))
         self._enter_later(self._arrived, lanes, number, event)
 
@@ -167,6 +173,27 @@ class BatchOrder:
     def _departed(self, lanes: LaneSet, number: int, event: int) -> None:
         for warp in lanes.warps.tolist():
             self.chains.acquire(event, warp, (warp // self.geometry.warps_per_block, number))
+
+    def released(self, lanes: LaneSet, place: int, event: int) -> None:
+        """Note that lanes release at a location, without a memory access."""
+        self.stirred = True
+        self._enter_later(self._released, lanes, place, event)
+
+    def acquired(self, lanes: LaneSet, place: int, event: int) -> None:
+        """Note that lanes acquire at a location, without a memory access."""
+        self._enter_later(self._acquired, lanes, place, event)
+
+    def _released(self, lanes: LaneSet, place: int, event: int) -> None:
+        for warp in lanes.warps.tolist():
+            self.chains.release(warp, place, event)
+        for lane in lanes.lanes.tolist():
+            self.lane_chains.release(lane, place, event)
+
+    def _acquired(self, lanes: LaneSet, place: int, event: int) -> None:
+        for warp in lanes.warps.tolist():
+            self.chains.acquire(event, warp, place)
+        for lane in lanes.lanes.tolist():
+            self.lane_chains.acquire(event, lane, place)
 
     def _enter_later(self, enter: Callable[..., None], *arguments: Any) -> None:
         self.later.append((enter, arguments))
@@ -211,22 +238,44 @@ class BatchOrder:
             there = np.zeros(self.geometry.warps, np.bool_)
             there[others.warps] = True
             shared = np.count_nonzero(there[lanes.warps])
-            blocks = lanes.warps // self.geometry.warps_per_block
-            rows = there.reshape(-1, self.geometry.warps_per_block)[blocks]
+            rows = there.reshape(-1, self.columns)[lanes.warps // self.columns]
             self.pairs[others, lanes] = None if shared else (lanes.warps, rows)
         pair = self.pairs[others, lanes]
         return pair is not None and not np.count_nonzero((self.known.take(pair[0], axis=0) < event) & pair[1])
 
+    def knowledge(self, warps: Array) -> Array:
+        """The events of the warps of their cluster that warps know of, one row per warp."""
+        rows = self.known.take(warps, axis=0)
+        if self.cluster_floor is None:
+            return rows
+        # barriers of blocks and of the cluster are not in the table
+        cluster = warps // self.columns
+        np.maximum(rows, self.cluster_floor[cluster][:, None], out=rows)
+        per_block = self.geometry.warps_per_block
+        block = warps // per_block
+        inner = block % self.cluster_size
+        for place, (one, first) in enumerate(zip(block.tolist(), (inner * per_block).tolist(), strict=True)):
+            own = rows[place, first : first + per_block]
+            np.maximum(own, self.floor[one], out=own)
+        return rows
+
+    def cluster_knows(self, mine: Array, theirs: Array, since: Array) -> Array:
+        """Whether accesses by lanes ``theirs`` at events ``since`` happen before now for lanes ``mine`` of other blocks
+        of their cluster, as far as barriers show."""
+        warps = self.geometry.warp
+        found: Array = since <= self.known[warps[mine], warps[theirs] % self.columns]
+        return found
+
     def warp_ordered(self, other: int, event: int, one: int) -> bool:
         """Whether an access by warp ``other`` at an event happens before the current access of warp ``one``."""
-        if event <= self.known[one, other % self.geometry.warps_per_block]:
+        if event <= self.known[one, other % self.columns]:
             return True
         self._enter_now()
         return self.chains.ordered(other, event, one)
 
     def _chained(self, other: Array, since: Array, one: Array) -> Array:
         """Whether accesses by warps ``other`` at events ``since`` happen before the current access of warps ``one``."""
-        inner = other % self.geometry.warps_per_block
+        inner = other % self.columns
         found: Array = since <= self.known[one, inner]
         if np.count_nonzero(found) == len(found):
             return found

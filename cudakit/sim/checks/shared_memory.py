@@ -83,6 +83,8 @@ class SharedChecks:
         self.last_write = self.last_read = 0
         # the union of the units of strong accesses
         self.units = 0
+        # the checks of asynchronous accesses
+        self.proxy: Any = None
         # granules that copies in flight will write
         self.flying = 0
         # the last access to each block's memory by another block: its event and lane
@@ -128,6 +130,9 @@ class SharedChecks:
         threads, before = self.batch.geometry.threads, self.batch.first_block
         for block in np.flatnonzero(gone & (self.far_event > floors)).tolist():
             event, lane = int(self.far_event[block]), int(self.far_lane[block])
+            per_block, inner = self.batch.geometry.warps_per_block, self.batch.geometry.warp[lane] % order.columns
+            if int(order.known[block * per_block : (block + 1) * per_block, inner].max()) >= event:
+                continue
             if self.grid_chains.reached(before + lane // threads, lane % threads, event, before + block):
                 continue
             site = self.events.site(event)
@@ -140,6 +145,10 @@ class SharedChecks:
                 space="shared",
                 access=site.kind,
             )
+
+    def note_far(self, block: int, lane: int, event: int) -> None:
+        """Note that a lane of another block needs the memory of a block."""
+        self.far_event[block], self.far_lane[block] = event, lane
 
     def _note_far(self, access: MemoryAccess, piece: Piece, event: int) -> None:
         """Note accesses to other blocks' shared memory."""
@@ -207,6 +216,22 @@ class SharedChecks:
         self.last_write = event
         self.writes.note(index, count, (event << LANES.shift) + (ids << 1), self.low)
 
+    def land_transfer(self, access: MemoryAccess, piece: Piece, event: int) -> None:
+        """Note that an asynchronous copy writes its destination now."""
+        count, index = access.size >> self.shift, positions(piece.index, piece.lanes.count)
+        self.flying -= len(index)
+        self.last_write = event
+        self.writes.note(index, count, self._words(event, piece.lanes, access.strong), self.low)
+
+    def note_read(self, access: MemoryAccess, piece: Piece, event: int) -> None:
+        """Note a read that needs no check: the end of an asynchronous one."""
+        self.pending.append(_PendingRead(event, piece.index, piece.lanes, access.size >> self.shift, access.strong))
+        self.pending_lanes += piece.lanes.count
+
+    def ordered(self, mine: Array, theirs: Array, since: Array) -> Array:
+        """Whether events ``since`` of lanes ``theirs`` happen before now for the lanes ``mine``."""
+        return self._ordered(mine, theirs, since, False)
+
     def _entered(
         self,
         f: Fragment,
@@ -221,6 +246,8 @@ class SharedChecks:
         if self.order.cluster_floor is not None:
             self._note_far(access, piece, event)
         self.units |= access.unit
+        if self.proxy is not None and (self.proxy.readings or self.batch.asynchrony.mbarriers.at):
+            self.proxy.check_write(f, access, piece, index)
         if self.pending:
             self._enter_reads()
         old = None
@@ -373,6 +400,9 @@ class SharedChecks:
             found[near] = order.ordered(mine[near], theirs[near], since[near], were_reads)
         far = np.flatnonzero(~found & (block != other))
         if len(far):
+            found[far] = order.cluster_knows(mine[far], theirs[far], since[far])
+            far = far[~found[far]]
+        if len(far):
             # blocks of a cluster may also be ordered by flags and fences
             first = self.batch.first_block
             found[far] = self.grid_chains.all_ordered(
@@ -421,10 +451,12 @@ class SharedChecks:
         if moving:
             whose = "the same thread" if mine == lane else "another thread"
             kind = "read before cp.async wait"
-            detail = f"{what}, which a cp.async of {whose} may not have written yet"
+            detail = f"{what}, which a {site.kind.removesuffix(' store')} of {whose} may not have written yet"
             notes = ["wait for the copy (cp.async.wait_group, __pipeline_wait_prior) first"]
             if mine != lane:
                 notes = ["wait for the copy in the thread that issued it, then call __syncthreads()"]
+            if site.kind != "cp.async store":
+                kind, notes = "read before mbarrier wait", ["wait for the phase of the copy's mbarrier first"]
         else:
             kind = "shared memory race"
             whose, barrier = "another thread of the block", "__syncthreads()"

@@ -94,5 +94,8 @@ def unwritten_load(f: Fragment, access: MemoryAccess, piece: Piece, missing: Arr
     origin.note(f.batch, piece.lanes.lanes[lanes], memory)
     if not access.followed:
         chosen = np.arange(f.lanes.count)
+        if piece.choice is None and count != len(chosen):
+            # an asynchronous access, whose units count as lanes
+            fail_loaded(f, origin, chosen[:1])
         fail_loaded(f, origin, (chosen if piece.choice is None else chosen[piece.choice])[lanes])
     note_load(f, access, piece, np.where(elements, code, np.uint16(0)))

@@ -8,7 +8,7 @@ support (managed memory, virtual memory management, RDMA ...) is 0, even if the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -26,9 +26,10 @@ DEFAULT_MEMORY = 8 * GIB
 class Chip:
     """The limits of one GPU. Sizes are bytes, clocks kHz, ``bus`` bits; ``gpcs`` lists the SMs of each GPC.
 
-    Registers are allocated to warps in units of ``register_unit``; an SM has ``partitions`` schedulers, each with an
-    equal share of the registers. Clusters have up to ``portable_cluster`` blocks, or up to ``largest_cluster`` if the
-    function opts in.
+    ``arch`` is the architecture that code is compiled for. With a letter (sm_90a, sm_100f) the chip also has the
+    instructions that only this chip, or only its family, has. Registers are allocated to warps in units of
+    ``register_unit``; an SM has ``partitions`` schedulers, each with an equal share of the registers. Clusters have up
+    to ``portable_cluster`` blocks, or up to ``largest_cluster`` if the function opts in.
     """
 
     arch: str
@@ -63,8 +64,19 @@ class Chip:
     @property
     def capability(self) -> tuple[int, int]:
         """Compute capability, (major, minor)."""
-        number = int(self.arch[3:])
-        return number // 10, number % 10
+        return divmod(int(self.arch[3:].rstrip("af")), 10)
+
+    def runs(self, target: str) -> bool:
+        """Whether PTX for a target such as "sm_80" or "sm_90a" runs on the chip. A target with "a" runs on no other
+        chip, a target with "f" on chips of its family from its number on; the chip must have a letter too."""
+        number, suffix = int(target[3:].rstrip("af")), target[-1:]
+        major, minor = self.capability
+        own = 10 * major + minor
+        if suffix == "a":
+            return target == self.arch
+        if suffix == "f":
+            return self.arch[-1:] in ("a", "f") and number // 10 == major and number <= own
+        return number <= own
 
     @property
     def has_clusters(self) -> bool:
@@ -94,13 +106,20 @@ CHIPS = {
 }  # fmt: skip
 
 
+# the first compute capability of chips whose architecture may have a letter
+_SUFFIXES = {"": (0, 0), "a": (9, 0), "f": (10, 0)}
+
+
 def chip(arch: str) -> Chip:
     """Return the chip of an architecture such as "sm_90" or "sm_90a"; raises ValueError if it is not simulated."""
-    match = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    known = CHIPS.get(f"sm_{match[1]}") if match else None
-    if known is None:
-        raise ValueError(f"no simulated device for {arch!r}; there are {', '.join(CHIPS)}")
-    return known
+    match = re.fullmatch(r"(sm_\d+)([af]?)", arch)
+    known = CHIPS.get(match[1]) if match else None
+    if match is None or known is None or known.capability < _SUFFIXES[match[2]]:
+        raise ValueError(
+            f"no simulated device for {arch!r}; there are {', '.join(CHIPS)}, from sm_90 on also with a (sm_90a), and"
+            " from sm_100 on with f"
+        )
+    return replace(known, arch=arch)
 
 
 # the same on all these chips

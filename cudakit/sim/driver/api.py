@@ -1,6 +1,6 @@
 """The simulated driver: an object with the functions of ``cuda.bindings.driver``, same names, arguments and results.
 
-    driver = Driver("sm_90")
+    driver = Driver("sm_90a")
     driver.cuInit(0)
     error, context = driver.cuDevicePrimaryCtxRetain(0)
 
@@ -33,6 +33,7 @@ from cudakit.sim.driver.peeking import PeekCalls
 from cudakit.sim.driver.regions import Region
 from cudakit.sim.driver.state import DriverState, call
 from cudakit.sim.driver.streams import StreamScheduler
+from cudakit.sim.driver.tensor_maps import TensorMapCalls
 from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
@@ -42,8 +43,9 @@ from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakRepor
 # objects when a context ends. Out-of-bounds, misaligned and use-after-free accesses and double frees are always
 # reported.
 DEFAULT_CHECKS = frozenset({"barrier", "syncthreads", "warp", "race", "init", "streams", "leaks"})
-# "benign" includes "race", and also reports races that cannot change a result
-ALL_CHECKS = DEFAULT_CHECKS | {"benign"}
+# "benign" includes "race", and also reports races that cannot change a result. "clipping" reports tensor copies of
+# boxes wholly outside of the tensor, which some kernels make at its edges.
+ALL_CHECKS = DEFAULT_CHECKS | {"benign", "clipping"}
 
 
 @dataclass(frozen=True)
@@ -62,19 +64,20 @@ class Stats:
     freeing: int
 
 
-class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls):
+class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls, TensorMapCalls):
     """A simulated driver with ``devices`` devices of one architecture.
 
     ``memory`` is each device's memory in bytes; ``checks`` are the enabled checks, from ``ALL_CHECKS``. ``order``
     selects which of the ready operations runs next: "newest" (the default, which host code expects least), "oldest", or
-    "random" with ``seed``. ``printf`` is called with the text of device printf. ``step_limit`` is the most loop
+    "random" with ``seed``, which also draws the moments at which a kernel's asynchronous copies complete (otherwise as
+    late as allowed). ``printf`` is called with the text of device printf. ``step_limit`` is the most loop
     iterations of the blocks of a launch that run together, after which it is stopped as endless; by default it follows
     from the launch's size and arguments. Calls may come from any thread.
     """
 
     def __init__(
         self,
-        arch: str = "sm_90",
+        arch: str = "sm_90a",
         *,
         checks: Iterable[str] = DEFAULT_CHECKS,
         memory: int = DEFAULT_MEMORY,

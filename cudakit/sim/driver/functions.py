@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,15 +115,13 @@ class FunctionCalls(FillCalls):
     def _check_target(text: str, chip: Chip) -> None:
         """Raise CallError if the PTX is for another chip: a newer one, or with chip-specific features ("sm_90a")."""
         target = next((line.split()[1].rstrip(",") for line in text.splitlines() if line.startswith(".target")), "")
-        digits = "".join(c for c in target[3:] if c.isdigit())
-        if not target.startswith("sm_") or not digits:
-            return  # the parser reports the error
-        own = int(chip.arch[3:])
-        if int(digits) > own or (target.endswith("a") and int(digits) != own):
-            raise CallError(
-                Result.CUDA_ERROR_INVALID_PTX,
-                f"PTX for {target} does not run on {chip.arch}: compile it for {chip.arch}",
-            )
+        if not re.fullmatch(r"sm_\d+[af]?", target) or chip.runs(target):
+            return  # the parser reports an unknown target
+        why = "" if target[-1:].isdigit() else ", because a target with a letter runs only on the chips that it names"
+        raise CallError(
+            Result.CUDA_ERROR_INVALID_PTX,
+            f"PTX for {target} does not run on {chip.arch}{why}: compile it for {chip.arch}, or use a {target}",
+        )
 
     def _module(self, handle: Handle) -> Module:
         module = self._object(handle, Module, "a module")

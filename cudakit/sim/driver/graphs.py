@@ -194,8 +194,8 @@ class GraphCalls(LaunchCalls):
             node.kept = (buffers, (ctypes.c_void_p * max(len(buffers), 1))(*map(ctypes.addressof, buffers)))
         params = cu.CUDA_KERNEL_NODE_PARAMS()
         params.func = cu.CUfunction(launch.function.handle)
-        params.gridDimX, params.gridDimY, params.gridDimZ = launch.grid
-        params.blockDimX, params.blockDimY, params.blockDimZ = launch.block
+        params.gridDimX, params.gridDimY, params.gridDimZ = launch.settings.grid
+        params.blockDimX, params.blockDimY, params.blockDimZ = launch.settings.block
         params.sharedMemBytes = launch.shared
         params.kernelParams = ctypes.addressof(node.kept[1])
         return params
@@ -295,7 +295,7 @@ class GraphCalls(LaunchCalls):
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "the kernel and the graph belong to different contexts")
         grid = (int(nodeParams.gridDimX), int(nodeParams.gridDimY), int(nodeParams.gridDimZ))
         block = (int(nodeParams.blockDimX), int(nodeParams.blockDimY), int(nodeParams.blockDimZ))
-        asked = (grid, block, int(nodeParams.sharedMemBytes), launch.cooperative, launch.cluster)
+        asked = (launch.settings._replace(grid=grid, block=block), int(nodeParams.sharedMemBytes))
         params = (nodeParams.kernelParams, nodeParams.extra)
         found.work[node.handle] = self._kernel_work(self._checked_launch(function, *asked, *params))
 
@@ -310,7 +310,9 @@ class GraphCalls(LaunchCalls):
                 f" {_listing(new)} instead of {_listing(old)}",
             )
         for was, node in zip(old, new, strict=True):
-            if was.work.kind == "kernel" and was.work.details.cooperative != node.work.details.cooperative:
+            if was.work.kind != "kernel":
+                continue
+            if was.work.details.settings.cooperative != node.work.details.settings.cooperative:
                 raise CallError(
                     Result.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
                     "an update cannot change whether a launch is cooperative",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 from collections.abc import Callable, Iterable
@@ -18,11 +19,13 @@ from cudakit.sim.driver.faults import CallError, Result, caller, host_report
 from cudakit.sim.driver.functions import UNSUPPORTED_HINT, Function
 from cudakit.sim.driver.objects import Context, MemoryRecord, Operation, QueuedWork, Stream
 from cudakit.sim.driver.observing import LaunchRecord, ObservingCalls
-from cudakit.sim.driver.occupancy import Index3, read_config
+from cudakit.sim.driver.occupancy import Index3, LaunchSettings, read_config
 from cudakit.sim.driver.state import call
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.memory import NEAR_NULL, Allocation
 from cudakit.sim.lockstep.report import KernelFault, KernelReport, Origin, plain_name
+from cudakit.sim.lockstep.tensor_maps import SIZE as TENSOR_MAP_SIZE
+from cudakit.sim.lockstep.tensor_maps import InvalidTensorMap, TensorMap
 from cudakit.sim.machine.launch import launch as launch_kernel
 from cudakit.sim.machine.loading import LoadedFunction
 
@@ -49,12 +52,9 @@ class CheckedLaunch:
     """A checked launch. ``params`` are the values of its parameters, ``place`` is the line that made it."""
 
     function: Function
-    grid: Index3
-    block: Index3
+    settings: LaunchSettings
     shared: int
     params: list[bytes]
-    cooperative: bool
-    cluster: Index3 | None
     place: Origin
 
 
@@ -81,16 +81,15 @@ class LaunchCalls(ObservingCalls):
     ) -> None:
         grid = (unsigned(gridDimX), unsigned(gridDimY), unsigned(gridDimZ))
         block = (unsigned(blockDimX), unsigned(blockDimY), unsigned(blockDimZ))
-        self._launch(f, grid, block, unsigned(sharedMemBytes), self._stream(hStream), kernelParams, extra)
+        settings = LaunchSettings(grid, block)
+        self._launch(f, settings, unsigned(sharedMemBytes), self._stream(hStream), kernelParams, extra)
 
     @call()
     def cuLaunchKernelEx(self, config: Any, f: Handle, kernelParams: Any, extra: int) -> None:
         if config is None:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
-        grid, block, cluster, cooperative = read_config(config)
-        stream = self._stream(config.hStream)
-        shared = int(config.sharedMemBytes)
-        self._launch(f, grid, block, shared, stream, kernelParams, extra, cooperative=cooperative, cluster=cluster)
+        settings = read_config(config, self._function(f).chip)
+        self._launch(f, settings, int(config.sharedMemBytes), self._stream(config.hStream), kernelParams, extra)
 
     @call()
     def cuLaunchCooperativeKernel(
@@ -108,42 +107,24 @@ class LaunchCalls(ObservingCalls):
     ) -> None:
         grid = (unsigned(gridDimX), unsigned(gridDimY), unsigned(gridDimZ))
         block = (unsigned(blockDimX), unsigned(blockDimY), unsigned(blockDimZ))
-        stream = self._stream(hStream)
-        self._launch(f, grid, block, unsigned(sharedMemBytes), stream, kernelParams, 0, cooperative=True)
+        settings = LaunchSettings(grid, block, cooperative=True)
+        self._launch(f, settings, unsigned(sharedMemBytes), self._stream(hStream), kernelParams, 0)
 
     def _launch(
-        self,
-        f: Handle,
-        grid: Index3,
-        block: Index3,
-        shared: int,
-        stream: Stream,
-        kernel_params: Any,
-        extra: Any,
-        *,
-        cooperative: bool = False,
-        cluster: Index3 | None = None,
+        self, f: Handle, settings: LaunchSettings, shared: int, stream: Stream, kernel_params: Any, extra: Any
     ) -> None:
         function = self._function(f)
         if stream.context is not function.module.context:
             raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel belong to different contexts")
-        asked = (grid, block, shared, cooperative, cluster)
-        self._submit(stream, self._kernel_work(self._checked_launch(function, *asked, kernel_params, extra)))
+        self._submit(stream, self._kernel_work(self._checked_launch(function, settings, shared, kernel_params, extra)))
 
     def _checked_launch(
-        self,
-        function: Function,
-        grid: Index3,
-        block: Index3,
-        shared: int,
-        cooperative: bool,
-        cluster: Index3 | None,
-        kernel_params: Any,
-        extra: Any,
+        self, function: Function, settings: LaunchSettings, shared: int, kernel_params: Any, extra: Any
     ) -> CheckedLaunch:
+        grid, block = settings.grid, settings.block
         self._check_launch(function, grid, block, shared)
-        cluster = self._cluster(function, grid, cluster)
-        if cooperative:
+        settings = settings._replace(cluster=self._cluster(function, grid, settings.cluster))
+        if settings.cooperative:
             room = self._resident(function, int(np.prod(block)), shared) * function.chip.multiprocessors
             if int(np.prod(grid)) > room:
                 raise CallError(
@@ -152,7 +133,7 @@ class LaunchCalls(ObservingCalls):
                     " fit on the device",
                 )
         params = _parameters(function.loaded, kernel_params, extra)
-        return CheckedLaunch(function, grid, block, shared, params, cooperative, cluster, caller())
+        return CheckedLaunch(function, settings, shared, params, caller())
 
     def _kernel_work(self, launch: CheckedLaunch) -> QueuedWork:
         def check() -> None:
@@ -161,7 +142,8 @@ class LaunchCalls(ObservingCalls):
         return QueuedWork("kernel", lambda stream, after: self._enqueue_kernel(launch, stream, after), check, launch)
 
     def _enqueue_kernel(self, launch: CheckedLaunch, stream: Stream, after: Iterable[Operation]) -> Operation:
-        function, grid, block, shared, place = launch.function, launch.grid, launch.block, launch.shared, launch.place
+        function, settings, shared, place = launch.function, launch.settings, launch.shared, launch.place
+        grid, block = settings.grid, settings.block
         stack = function.module.context.limits[int(cu.CUlimit.CU_LIMIT_STACK_SIZE)]
         injected = self._injector.hit("kernel") if self._injector.injections else None
 
@@ -179,8 +161,8 @@ class LaunchCalls(ObservingCalls):
                     shared,
                     launch.params,
                     chip=function.chip,
-                    cooperative=launch.cooperative,
-                    cluster=launch.cluster,
+                    cooperative=settings.cooperative,
+                    cluster=settings.cluster,
                     checks=self.checks,
                     printf=self.printf,
                     counters=bool(self._counts),
@@ -189,6 +171,7 @@ class LaunchCalls(ObservingCalls):
                     prints=prints,
                     watches=self._watches,
                     step_limit=self.step_limit,
+                    draw=self._scheduler.draw(),
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)
@@ -226,7 +209,7 @@ class LaunchCalls(ObservingCalls):
         report.launched = launch.place
         if len(self.devices) > 1:
             report.device = f"sim:{function.module.context.device.ordinal}"
-        values = [int.from_bytes(value, "little") for value in launch.params]
+        values = [_address(value) for value in launch.params]
         given = [place for place in zip(function.labels, values, function.pointers, strict=True) if place[2]]
         allocation = report.allocation
         if report.address is not None and report.address < NEAR_NULL and report.space == "global":
@@ -289,6 +272,14 @@ class LaunchCalls(ObservingCalls):
                 f" {chip.shared_per_block_optin - function.loaded.static_shared} with"
                 " CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)",
             )
+
+
+def _address(value: bytes) -> int:
+    """The address that a parameter holds: its value, or the address of the tensor of a tensor map."""
+    if len(value) == TENSOR_MAP_SIZE:
+        with contextlib.suppress(InvalidTensorMap):
+            return TensorMap.decode(value).address
+    return int.from_bytes(value, "little")
 
 
 def _parameters(function: LoadedFunction, kernel_params: Any, extra: Any) -> list[bytes]:

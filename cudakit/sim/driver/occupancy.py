@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.sim.chips.occupancy import active_blocks, active_clusters, available_shared
+from cudakit.sim.chips.properties import Chip
 from cudakit.sim.driver.arguments import Handle, as_handle, signed, unsigned
+from cudakit.sim.driver.contexts import PRIORITIES
 from cudakit.sim.driver.faults import CallError, Result
-from cudakit.sim.driver.functions import Function, FunctionCalls
+from cudakit.sim.driver.functions import UNSUPPORTED_HINT, Function, FunctionCalls
 from cudakit.sim.driver.state import call
 
 Index3 = tuple[int, int, int]
 _ATTRIBUTE = cu.CUfunction_attribute
 _LAUNCH = cu.CUlaunchAttributeID
+_NOT_SIMULATED = frozenset(
+    int(attribute)
+    for attribute in (
+        _LAUNCH.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT,
+        _LAUNCH.CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT,
+        _LAUNCH.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
+    )
+)
 
 
 class OccupancyCalls(FunctionCalls):
@@ -76,9 +86,9 @@ class OccupancyCalls(FunctionCalls):
         function = self._function(func)
         if config is None:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "config is None")
-        grid, block, cluster, _ = read_config(config)
-        size = int(np.prod(self._cluster(function, grid, cluster) or (1, 1, 1)))
-        resident = self._resident(function, int(np.prod(block)), int(config.sharedMemBytes))
+        asked = read_config(config, function.chip)
+        size = int(np.prod(self._cluster(function, asked.grid, asked.cluster) or (1, 1, 1)))
+        resident = self._resident(function, int(np.prod(asked.block)), int(config.sharedMemBytes))
         return active_clusters(function.chip, size, resident)
 
     @call(1)
@@ -120,16 +130,54 @@ class OccupancyCalls(FunctionCalls):
         return cluster
 
 
-def read_config(config: Any) -> tuple[Index3, Index3, Index3 | None, bool]:
-    """Read a CUlaunchConfig: grid, block, cluster (None without one), and whether the launch is cooperative."""
+class LaunchSettings(NamedTuple):
+    """A CUlaunchConfig: ``cluster`` is None without one, ``priority`` None for the stream's.
+
+    ``programmatic``: the kernel may start before its predecessor on the stream has ended (programmatic dependent
+    launch). The simulated device does not make use of this: it starts the kernel after that end, so that
+    griddepcontrol.wait never waits. Priorities do not change the order of work either."""
+
+    grid: Index3
+    block: Index3
     cluster: Index3 | None = None
-    cooperative = False
+    cooperative: bool = False
+    programmatic: bool = False
+    priority: int | None = None
+
+
+def read_config(config: Any, chip: Chip) -> LaunchSettings:
+    """Read and check a CUlaunchConfig. Attributes that are only hints are ignored; raises CallError for those that
+    change what a launch does and are not simulated."""
+    found: dict[str, Any] = {}
     for attribute in list(config.attrs)[: int(config.numAttrs)]:
-        if attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-            dim = attribute.value.clusterDim
-            cluster = (int(dim.x), int(dim.y), int(dim.z))
-        elif attribute.id == _LAUNCH.CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-            cooperative = bool(attribute.value.cooperative)
+        kind, value = int(attribute.id), attribute.value
+        if kind == int(_LAUNCH.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION):
+            dim = value.clusterDim
+            found["cluster"] = (int(dim.x), int(dim.y), int(dim.z))
+        elif kind == int(_LAUNCH.CU_LAUNCH_ATTRIBUTE_COOPERATIVE):
+            found["cooperative"] = bool(value.cooperative)
+        elif kind == int(_LAUNCH.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION):
+            found["programmatic"] = _programmatic(value.programmaticStreamSerializationAllowed, chip)
+        elif kind == int(_LAUNCH.CU_LAUNCH_ATTRIBUTE_PRIORITY):
+            found["priority"] = _priority(int(value.priority))
+        elif kind in _NOT_SIMULATED:
+            name = _LAUNCH(kind).name
+            raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, f"{name} is not simulated", UNSUPPORTED_HINT)
     grid = (int(config.gridDimX), int(config.gridDimY), int(config.gridDimZ))
     block = (int(config.blockDimX), int(config.blockDimY), int(config.blockDimZ))
-    return grid, block, cluster, cooperative
+    return LaunchSettings(grid, block, **found)
+
+
+def _programmatic(allowed: Any, chip: Chip) -> bool:
+    if allowed and not chip.has_clusters:
+        why = f"{chip.arch} does not support programmatic dependent launches: sm_90 and later do"
+        raise CallError(Result.CUDA_ERROR_NOT_SUPPORTED, why)
+    return bool(allowed)
+
+
+def _priority(priority: int) -> int:
+    least, greatest = PRIORITIES
+    if not greatest <= priority <= least:
+        why = f"a launch's priority must be {greatest} to {least}, got {priority}"
+        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, why)
+    return priority

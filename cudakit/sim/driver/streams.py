@@ -74,6 +74,8 @@ class StreamScheduler:
         self.order = order
         self._lose = lose
         self._random = random.Random(seed)
+        # the moments at which kernels' asynchronous copies complete, apart from the order of operations
+        self._moments = random.Random(seed)
         self._serial = 0
         self._busy: dict[int, Stream] = {}
         # ready operations without effects on the host: these may run at any time
@@ -83,6 +85,11 @@ class StreamScheduler:
         self._needed: dict[int, Operation] = {}
         self.executed = 0
         self.waiting = 0
+
+    def draw(self) -> int | None:
+        """The seed of the moments at which the next kernel's asynchronous copies complete; None, unless the order is
+        "random": as late as allowed."""
+        return self._moments.getrandbits(32) if self.order == "random" else None
 
     def enqueue(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,24 @@ from cudakit.sim.ptx.ir import Instruction, Register, refused
 from cudakit.sim.ptx.modifiers import PREFETCH_SIZES, Modifiers
 
 
+class _Copy(NamedTuple):
+    """A copy by each of some lanes (``ids``) to ``places`` of a view, in each lane's group; the ``number``-th
+    that was issued."""
+
+    ids: Array
+    group: Array
+    view: Array
+    places: Array
+    data: Array
+    access: MemoryAccess
+    number: int
+
+    def part(self, mask: Array) -> _Copy:
+        """The copies of the lanes in a mask."""
+        ids, group, places, data = self.ids[mask], self.group[mask], self.places[mask], self.data[mask]
+        return self._replace(ids=ids, group=group, places=places, data=data)
+
+
 class PendingCopies:
     """cp.async copies of a batch. Each takes effect only when its own thread waits for it, so a missing wait is
     found."""
@@ -24,34 +42,45 @@ class PendingCopies:
     def __init__(self, batch: Batch) -> None:
         # how many groups each lane has committed
         self.committed = np.zeros(batch.geometry.lanes, np.int64)
-        self.copies: list[tuple[Array, Array, Array, Array, Array, MemoryAccess]] = []
+        self.copies: list[_Copy] = []
+        # how many instructions have issued copies
+        self.issued = 0
 
     def issue(self, lanes: LaneSet, view: Array, index: Array, data: Array, access: MemoryAccess) -> None:
         """Record copies of ``data`` by these lanes to the places ``index`` of a view of shared memory."""
         ids = lanes.lanes
-        self.copies.append((ids, self.committed[ids], view, index, data, access))
+        self.copies.append(_Copy(ids, self.committed[ids], view, index, data, access, self.issued))
+        self.issued += 1
 
     def commit(self, lanes: LaneSet) -> None:
         self.committed[lanes.lanes] += 1
 
     def wait(self, f: Fragment, pending: int | None) -> None:
         """Finish these lanes' copies, except their newest ``pending`` groups; None: all copies, committed or not."""
-        lanes, guard = f.lanes, f.batch.guard
         waiting = np.full(len(self.committed), -1, np.int64)
-        ids = lanes.lanes
+        ids = f.lanes.lanes
         waiting[ids] = np.iinfo(np.int64).max if pending is None else self.committed[ids] - pending
-        left = []
-        for ids, group, view, index, data, access in self.copies:
-            done = group < waiting[ids]
+        self._finish(f, lambda copy: copy.group < waiting[copy.ids])
+
+    def finish(self, f: Fragment, until: int) -> None:
+        """Finish these lanes' copies among the first ``until`` that were issued."""
+        mine = np.zeros(len(self.committed), np.bool_)
+        mine[f.lanes.lanes] = True
+        self._finish(f, lambda copy: mine[copy.ids] & (copy.number < until))
+
+    def _finish(self, f: Fragment, chosen: Callable[[_Copy], Array]) -> None:
+        guard, left = f.batch.guard, []
+        for copy in self.copies:
+            done = chosen(copy)
             if not done.any():
-                left.append((ids, group, view, index, data, access))
+                left.append(copy)
                 continue
-            view[index[done]] = data[done]
+            copy.view[copy.places[done]] = copy.data[done]
             if guard is not None:
-                guard.land(ids[done], index[done], access)
+                guard.land(copy.ids[done], copy.places[done], copy.access)
             rest = ~done
             if rest.any():
-                left.append((ids[rest], group[rest], view, index[rest], data[rest], access))
+                left.append(copy.part(rest))
         self.copies = left
 
 

@@ -76,8 +76,21 @@ def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
 def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """Fences do nothing, since simulated memory is always consistent. Only the race checks use them."""
     if "proxy" in instruction.modifiers:
-        return []
+        asynchronous = any(modifier.startswith("async") for modifier in instruction.modifiers)
+        return [f"{c.bind(_proxy_fence)}(f)"] if asynchronous else []
+    if "mbarrier_init" in instruction.modifiers:
+        return [f"{c.bind(_init_fence)}(f)"]
     return [f"{c.bind(_fence(instruction))}(f)"]
+
+
+def _proxy_fence(f: Fragment) -> None:
+    if f.batch.guard is not None:
+        f.batch.guard.proxy_fence(f)
+
+
+def _init_fence(f: Fragment) -> None:
+    if f.batch.guard is not None:
+        f.batch.guard.mbarrier_fence(f)
 
 
 def _fence(instruction: Instruction) -> Callable[[Fragment], None]:
@@ -98,4 +111,4 @@ def build_hint(c: Emitter, instruction: Instruction) -> list[str]:
 
 BUILDERS = {"membar": build_fence, "fence": build_fence, "prefetch": build_prefetch, "prefetchu": build_prefetch}
 BUILDERS |= {"discard": build_discard, "applypriority": build_discard, "createpolicy": build_createpolicy}
-BUILDERS |= dict.fromkeys(("nanosleep", "pmevent", "griddepcontrol", "setmaxnreg"), build_hint)
+BUILDERS |= dict.fromkeys(("nanosleep", "pmevent", "griddepcontrol"), build_hint)

@@ -10,12 +10,29 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from cudakit.sim.instructions import async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp
+from cudakit.sim.instructions import (
+    async_copies,
+    async_stores,
+    atomics,
+    bulk_copies,
+    clusters,
+    hints,
+    loads,
+    matrix,
+    mbarriers,
+    stack,
+    tensor,
+    tensor_copies,
+    tensormaps,
+    warp,
+    warpgroup,
+)
 from cudakit.sim.instructions.calls import PARAMETERS, SYSTEM_CALLS
 from cudakit.sim.instructions.emitter import Builder, Emitter, Places
 from cudakit.sim.instructions.params import addressed, keep_param
 from cudakit.sim.instructions.undefined import ShuffleReads, hook_of
 from cudakit.sim.instructions.warp import end_with_barrier, sync_of
+from cudakit.sim.instructions.warpgroup_registers import track_registers
 from cudakit.sim.lockstep.branches import find_asides
 from cudakit.sim.lockstep.guarded import GuardedInstruction
 from cudakit.sim.lockstep.program import (
@@ -25,19 +42,22 @@ from cudakit.sim.lockstep.program import (
     FALL,
     INDIRECT,
     JUMP,
+    REGISTERS,
     RETURN,
     SWITCH,
     BasicBlock,
     PointerCall,
     Program,
+    RegisterCall,
     liveness,
     reads_of,
     writes_of,
 )
 from cudakit.sim.lockstep.sites import Sites
-from cudakit.sim.ptx.gates import architecture_of, check_gates, version_of
+from cudakit.sim.ptx.gates import check_gates, version_of
 from cudakit.sim.ptx.ir import (
     Address,
+    Immediate,
     Instruction,
     Label,
     NotSimulated,
@@ -55,6 +75,8 @@ from cudakit.sim.ptx.operand_checks import check_operands, name_space
 
 BUILDERS: dict[str, Builder] = {**loads.BUILDERS, **hints.BUILDERS, **atomics.BUILDERS, **warp.BUILDERS}
 BUILDERS |= {**stack.BUILDERS, **clusters.BUILDERS, **async_copies.BUILDERS, **matrix.BUILDERS, **tensor.BUILDERS}
+BUILDERS |= {**mbarriers.BUILDERS, **bulk_copies.BUILDERS, **async_stores.BUILDERS, **warpgroup.BUILDERS}
+BUILDERS |= {**tensor_copies.BUILDERS, **tensormaps.BUILDERS}
 # the functions of CUDA's device runtime that launch kernels
 _DEVICE_LAUNCHES = ("cudaLaunchDevice", "cudaGetParameterBuffer", "__cudaCDP")
 # the builder of mov is for all others, which may take addresses
@@ -75,7 +97,7 @@ class Compiler:
     ) -> None:
         self.function = function
         self.explain = explain
-        self.architecture, self.version = architecture_of(module.target), version_of(module.version)
+        self.target, self.version = module.target, version_of(module.version)
         self.emitter = Emitter(function, module, sites, places)
 
     def compile(self) -> Program:
@@ -114,6 +136,9 @@ class Compiler:
                         targets[label] = len(blocks) - 1
                 if row.refusal is not None:
                     continue
+                if instruction.guard is not None and instruction.opcode == "wgmma":
+                    current = self._skipped(current, instruction)
+                    continue
                 if ends is not None:
                     current = self._end(current, instruction, ends)
                     continue
@@ -144,6 +169,7 @@ class Compiler:
                 block.targets = tuple(targets[name] for name in block.labels)
             elif block.labels:
                 block.target = targets[block.labels[0]]
+        track_registers(emitter)
         program.live = liveness(program, emitter.slots)
         find_asides(program)
         program.hook = partial(hook_of, program.slots)
@@ -179,6 +205,7 @@ class Compiler:
         row = row_of(instruction)
         if row.memory is not None:
             name_space(instruction, self.emitter.space_of)
+        check_gates(instruction, self.target, self.version)
         if row.refusal is not None:
             raise refused(instruction, row.refusal.reason, NotSimulated if row.refusal.valid else UnsupportedPtx)
         least, most = row.bounds
@@ -187,7 +214,6 @@ class Compiler:
             raise PtxError(f"{instruction.name} takes {due} operands, not {len(instruction.operands)}")
         if row.forms is not None and not re.fullmatch(row.forms, ".".join(instruction.modifiers)):
             raise refused(instruction, "unknown form")
-        check_gates(instruction, self.architecture, self.version)
         check_operands(instruction, self.emitter.space_of)
 
     def _lines(self, instruction: Instruction) -> list[str]:
@@ -244,11 +270,7 @@ class Compiler:
     def _end(self, current: BasicBlock, instruction: Instruction, ends: Flow) -> BasicBlock:
         emitter = self.emitter
         if instruction.guard is not None and ends is not Flow.JUMP:
-            # skip over it if the guard does not hold
-            register, negated = instruction.guard
-            current.kind, current.slot, current.negated = BRANCH, emitter.slot(register), not negated
-            current.instructions.append(instruction)
-            current.target = len(emitter.program.blocks) + 1
+            self._jump_over(current, instruction)
             current = self._block()
         current.instructions.append(instruction)
         if ends is Flow.JUMP:
@@ -272,9 +294,36 @@ class Compiler:
             current.kind = RETURN
         elif ends is Flow.CALL:
             self._call(current, instruction)
+        elif ends is Flow.REGISTERS:
+            count = instruction.operands[0]
+            current.kind, current.sync = REGISTERS, sync_of(emitter, instruction)
+            current.registers = RegisterCall(instruction, count.bits if isinstance(count, Immediate) else 0)
+        elif ends is Flow.WAIT:
+            mbarriers.end_with_wait(emitter, current, instruction)
         else:
             end_with_barrier(emitter, current, instruction)
         return self._block()
+
+    def _skipped(self, current: BasicBlock, instruction: Instruction) -> BasicBlock:
+        """An instruction in a block of its own, over which lanes jump if its guard does not hold: whole warps execute
+        it, and it may write registers that are not among its operands."""
+        self._jump_over(current, instruction)
+        current = self._block()
+        current.sync = sync_of(self.emitter, instruction)
+        builder = BUILDERS[name_of(instruction)]
+        current.instructions.append(instruction)
+        current.marks.append((0, instruction))
+        current.lines.extend(builder(self.emitter, instruction))
+        return self._block()
+
+    def _jump_over(self, current: BasicBlock, instruction: Instruction) -> None:
+        """End a block with a branch over the next one, taken if the guard of an instruction does not hold."""
+        guard = instruction.guard
+        if guard is None:
+            return
+        current.kind, current.slot, current.negated = BRANCH, self.emitter.slot(guard[0]), not guard[1]
+        current.instructions.append(instruction)
+        current.target = len(self.emitter.program.blocks) + 1
 
     def _call(self, current: BasicBlock, instruction: Instruction) -> None:
         emitter = self.emitter

@@ -67,9 +67,9 @@ _CHUNK = 1 << 17
 # the exponents of zero (below all others) and of infinities and NaN (above all others)
 _LEAST, _MOST = np.int16(-1000), np.int16(500)
 # below the exponent of any product; sums of only zeros are aligned to it
-_FLOOR = np.int16(-300)
+FLOOR = np.int16(-300)
 # products of factors with exponents in this range fit a float32, aligned or not
-_NARROW = 30
+NARROW = 30
 _FP8 = {"e4m3": E4M3, "e5m2": E5M2}
 
 
@@ -226,7 +226,7 @@ def _sum(
     return out
 
 
-def _lowest(exponents: Array) -> int:
+def lowest(exponents: Array) -> int:
     """The smallest exponent of the nonzero values."""
     lowest = int(exponents.min())
     return lowest if lowest > _LEAST else int(exponents.min(initial=_MOST, where=exponents != _LEAST))
@@ -237,13 +237,13 @@ def _step(factors: tuple[Array, Array, Array, Array], added: tuple[Array, Array]
     x, x_exponent, y, y_exponent = factors
     c, c_exponent = added
     # infinities and NaN are never narrow; float64 sums them correctly, as in IEEE 754
-    narrow = all(e.max() <= _NARROW and _lowest(e) >= -_NARROW for e in (x_exponent, y_exponent))
+    narrow = all(e.max() <= NARROW and lowest(e) >= -NARROW for e in (x_exponent, y_exponent))
     # k first: (k, m, n, warps)
     x, x_exponent = x.transpose(1, 0, 2)[:, :, None], x_exponent.transpose(1, 0, 2)[:, :, None]
     y, y_exponent = y[:, None], y_exponent[:, None]
     top = (x_exponent + y_exponent).max(axis=0)
     np.maximum(top, c_exponent, out=top)
-    np.maximum(top, _FLOOR, out=top)
+    np.maximum(top, FLOOR, out=top)
     shift = top.astype(np.int64)
     up = ((1023 + fraction - shift) << 52).view(_F64)
     down = ((1023 - fraction + shift) << 52).view(_F64)

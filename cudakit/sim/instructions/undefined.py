@@ -31,7 +31,7 @@ _ARITHMETIC = frozenset((
 # fmt: on
 _PASSED = _ARITHMETIC | {"mov", "cvt", "cvta"}
 _VOTES = frozenset(("vote", "match", "redux"))
-_PRODUCTS = ("mma", "wmma")
+_PRODUCTS = ("mma", "wmma", "wgmma")
 _PARAMETERS = frozenset(("param", "param::func", "param::entry"))
 
 Codes = Array | None
@@ -165,6 +165,8 @@ class _Hook:
             return [self._shuffled(f, r, undefined), None][: len(self.writes)]
         if opcode in ("mma", "wmma"):
             return self._accumulated(undefined)
+        if opcode == "wgmma":
+            return self._added(f, r, undefined)
         read = [undefined[slot] for slot in self.reads if slot in undefined]
         if not read:
             return nothing
@@ -248,6 +250,12 @@ class _Hook:
         if not isinstance(results, Vector) or len(given) != len(self.writes):
             return [None] * len(self.writes)
         return [self._codes(operand, undefined) for operand in given]
+
+    def _added(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> list[Codes]:
+        """The results of a product of a warpgroup: undefined if the accumulator is and is added."""
+        adds = np.broadcast_to(value_of(self.instruction.operands[3], self.slots, r), (f.lanes.count,))
+        found = [undefined.get(slot) for slot in self.writes]
+        return [None if codes is None else np.where(adds, codes, np.uint16(0)) for codes in found]
 
     def _shuffled(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> Codes:
         """The result of a shuffle: undefined if it is read from an undefined value, or from a lane that does not take

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from cudakit.sim.lockstep.asynchrony import Asynchrony
 from cudakit.sim.lockstep.barriers import BlockBarriers
 from cudakit.sim.lockstep.branches import run_aside
 from cudakit.sim.lockstep.clusters import ClusterBarrier
@@ -30,12 +31,15 @@ from cudakit.sim.lockstep.program import (
     FALL,
     INDIRECT,
     JUMP,
+    REGISTERS,
     SWITCH,
+    WAIT,
     BarrierCall,
     BasicBlock,
     Program,
 )
-from cudakit.sim.lockstep.queue import FragmentQueue
+from cudakit.sim.lockstep.queue import FragmentQueue, Path
+from cudakit.sim.lockstep.register_pool import RegisterPool
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import plain_name
 from cudakit.sim.lockstep.stack import begin_frame, frame_end
@@ -61,6 +65,10 @@ class LaneScheduler:
         self.queue = FragmentQueue()
         self.barriers = BlockBarriers(batch, self.queue)
         self.cluster = ClusterBarrier(batch, self.queue) if batch.run.config.cluster_barriers else None
+        self.asynchrony = batch.asynchrony = Asynchrony(batch, self.queue)
+        self.draws = batch.run.config.draw is not None
+        # the blocks' registers; None: there has been no setmaxnreg
+        self.pool: RegisterPool | None = None
         self.counts = batch.run.block_counts
         self.loops = LoopWatch(batch, self.queue, self.at_barriers, remaining, TIRED)
         self.check_warp = "warp" in batch.run.checks
@@ -76,17 +84,23 @@ class LaneScheduler:
         pending, deferred = self.queue.pending, self.queue.deferred
         while True:
             if not pending:
-                if self.release():
+                if self.release() or self.asynchrony.stalled():
+                    continue
+                if deferred and self.meet():
+                    continue
+                if self.pool is not None and self.pool.waiting:
+                    self.pool.deadlock()
+                apart = deferred and self.apart()
+                if not apart and self.asynchrony.give_up():
                     continue
                 if deferred:
-                    if self.meet():
-                        continue
-                    path = min(deferred)
+                    path = apart or min(deferred)
                     waiting = deferred.pop(path)
                     self.advance(self.united(waiting), forced=True)
                     continue
                 if self.batch.live:
                     self.deadlock()
+                self.asynchrony.finish()
                 return
             key = min(pending)
             waiting = pending.pop(key)
@@ -134,6 +148,8 @@ class LaneScheduler:
             count[0] += lanes.warp_count
             count[1] += lanes.count
             run_block(f, f.block, careful)
+            if self.draws:
+                self.asynchrony.draw()
             kind = block.kind
             if kind == FALL:
                 f.block = block.fall
@@ -181,6 +197,14 @@ class LaneScheduler:
                 f.block = block.fall
                 if self.cluster is not None and not self.cluster.meet(f, block.cluster_barrier):
                     return
+            elif kind == WAIT:
+                f.block = block.fall
+                if not self.asynchrony.meet(f, block.wait.slot, block.wait.start(f)):
+                    return
+            elif kind == REGISTERS:
+                f.block = block.fall
+                if not self.registers().meet(f, *block.registers):
+                    return
             elif not self.give_back(f):
                 self.leave(f)
                 return
@@ -190,6 +214,12 @@ class LaneScheduler:
 
     def leave(self, f: Fragment) -> None:
         self.batch.leave(f.lanes)
+        if self.batch.warpgroups is not None:
+            self.batch.warpgroups.leave(f)
+        if self.pool is not None:
+            self.pool.leave(f)
+        if self.asynchrony.transfers:
+            self.asynchrony.leave((f.lanes.block_counts > 0) & (self.batch.live_blocks == 0))
         if self.batch.guard is not None:
             self.batch.guard.leave(f)
 
@@ -297,6 +327,8 @@ class LaneScheduler:
         raised)."""
         if not self.loops.tired(f, block, target, alone):
             return False
+        if block.spins:
+            self.asynchrony.poll()
         waiting = bool(self.queue.pending) or bool(self.queue.deferred) or bool(self.barriers.states)
         if waiting:
             self.release()
@@ -336,6 +368,23 @@ class LaneScheduler:
             self.queue.add(f)
         return bool(going)
 
+    def apart(self) -> Path | None:
+        """The lowest position of lanes that wait for other lanes of their warps which wait for others in turn, so that
+        they never meet; None if there are none."""
+        there = [(path, f) for path, fs in self.queue.deferred.items() for f in fs]
+        count = -1
+        while there and count != len(there):
+            count = len(there)
+            bits = np.zeros(self.batch.geometry.warps, np.uint32)
+            for _, f in there:
+                bits[f.lanes.warps] |= f.lanes.present
+            there = [
+                (path, f)
+                for path, f in there
+                if not (self.missing(f, f.program.blocks[f.block]) & ~bits.take(f.lanes.warps)).any()
+            ]
+        return min((path for path, _ in there), default=None)
+
     def missing(self, f: Fragment, block: BasicBlock) -> Array:
         """The live lanes of the member mask that are not in the fragment, as bits, one uint32 per warp."""
         lanes = f.lanes
@@ -365,6 +414,12 @@ class LaneScheduler:
             self.release()
         return goes_on
 
+    def registers(self) -> RegisterPool:
+        """The registers of the batch's blocks."""
+        if self.pool is None:
+            self.pool = RegisterPool(self.batch, self.queue)
+        return self.pool
+
     def release(self) -> bool:
         """Release the fragments whose barriers are complete; True if there were some."""
         released = self.cluster is not None and self.cluster.release()
@@ -372,7 +427,9 @@ class LaneScheduler:
 
     def at_barriers(self) -> list[Fragment]:
         """The fragments that wait at barriers."""
-        return self.barriers.waiting() + (self.cluster.waiting if self.cluster is not None else [])
+        there = self.barriers.waiting() + [parked.f for parked in self.asynchrony.parked]
+        there += self.pool.waiting if self.pool is not None else []
+        return there + (self.cluster.waiting if self.cluster is not None else [])
 
     def deadlock(self) -> NoReturn:
         """Report lanes that wait at barriers that the other threads can never reach."""

@@ -5,10 +5,10 @@ distinct 32-byte pieces of global memory that one request accesses. Wavefronts a
 banks of 4 bytes) needs for one request: lanes that read the same word share it; 64-bit accesses are processed per half
 warp and 128-bit accesses per quarter warp, except loads in which neighbouring lanes share addresses. Bank conflicts are
 wavefronts beyond the minimum for the requested bytes. The contention of an atomic is the number of lanes of a warp at
-its most contended address, which are serialised. Instructions are those of PTX, before ptxas optimises. Two of its
-optimisations change the counts and are taken into account: neighbouring accesses to shared memory are merged
-(``cudakit.sim.instructions.merging``), and short branches become predicates (``short_branches``), which Nsight Compute
-does not count as branches.
+its most contended address, which are serialised. A request of a bulk or tensor copy is the instruction of one thread.
+Instructions are those of PTX, before ptxas optimises. Two of its optimisations change the counts and are taken into
+account: neighbouring accesses to shared memory are merged (``cudakit.sim.instructions.merging``), and short branches
+become predicates (``short_branches``), which Nsight Compute does not count as branches.
 """
 
 from __future__ import annotations
@@ -27,9 +27,17 @@ class LineCounters:
     ``*_ideal_sectors`` is the minimum if no two active lanes share a byte, and never more than the sectors.
     ``worst_bank_conflict`` is the n of the worst n-way conflict of a request, ``worst_contention`` the largest number
     of lanes at one address. ``mix`` is the number of instructions by class (``cudakit.sim.ptx.mix.CLASSES``), without
-    classes that do not occur. ``distributed_requests`` are requests to the shared memory of other blocks of a cluster;
+    classes that do not occur. ``multiply_adds`` are those of matrix products, by the type of A (``"bf16"``), without
+    types that do not occur. ``distributed_requests`` are requests to the shared memory of other blocks of a cluster;
     the ``shared_*`` counters do not include them. ``short_branches`` are the ``branches`` that ptxas usually turns into
     predicates: over a few instructions, or to the kernel's end.
+
+    ``bulk_requests`` are bulk and tensor copies and their reductions; ``bulk_load_bytes`` go from global to shared
+    memory (a multicast counts once), ``bulk_store_bytes`` the other way, ``bulk_distributed_bytes`` from the block's
+    shared memory to that of a block of the cluster. ``bulk_clipped_bytes`` are those of them outside of the tensor,
+    which are filled when loaded and dropped when stored. ``async_store_*`` are st.async and red.async.
+    ``mbarrier_waits`` counts each test_wait and try_wait of a warp, ``mbarrier_waits_ready`` those that found the phase
+    complete.
     """
 
     instructions: int = 0
@@ -62,14 +70,24 @@ class LineCounters:
     shared_atomic_requests: int = 0
     shared_bytes: int = 0
     distributed_requests: int = 0
+    bulk_requests: int = 0
+    bulk_load_bytes: int = 0
+    bulk_store_bytes: int = 0
+    bulk_distributed_bytes: int = 0
+    bulk_clipped_bytes: int = 0
+    async_store_requests: int = 0
+    async_store_bytes: int = 0
     bank_conflicts: int = 0
     worst_bank_conflict: int = 0
     barriers: int = 0
+    mbarrier_waits: int = 0
+    mbarrier_waits_ready: int = 0
     atomics: int = 0
     atomic_depth: int = 0
     worst_contention: int = 0
     shuffles: int = 0
     mix: dict[str, int] = field(default_factory=dict)
+    multiply_adds: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: LineCounters) -> None:
         """Add another record's counters to this one; the ``worst_*`` counters become the maximum of both."""
@@ -77,8 +95,9 @@ class LineCounters:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in _WORST:
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name, count in other.mix.items():
-            self.mix[name] = self.mix.get(name, 0) + count
+        for own, others in ((self.mix, other.mix), (self.multiply_adds, other.multiply_adds)):
+            for name, count in others.items():
+                own[name] = own.get(name, 0) + count
 
     @property
     def branch_efficiency(self) -> float:
@@ -108,6 +127,11 @@ class LineCounters:
         return 32 * (self.global_load_sectors + self.global_store_sectors)
 
     @property
+    def bulk_bytes(self) -> int:
+        """Bytes of all bulk and tensor copies."""
+        return self.bulk_load_bytes + self.bulk_store_bytes + self.bulk_distributed_bytes
+
+    @property
     def lanes_per_instruction(self) -> float:
         """Mean number of active lanes per instruction, of 32 (0.0 if there are no instructions)."""
         return self.lane_instructions / self.instructions if self.instructions else 0.0
@@ -125,7 +149,7 @@ class LineCounters:
         return self.atomic_depth / self.atomics if self.atomics else 0.0
 
 
-_NAMES = tuple(f.name for f in fields(LineCounters) if f.name != "mix")
+_NAMES = tuple(f.name for f in fields(LineCounters) if f.name not in ("mix", "multiply_adds"))
 _WORST = ("worst_bank_conflict", "worst_contention")
 _SUMS = tuple(name for name in _NAMES if name not in _WORST)
 
@@ -156,7 +180,7 @@ class Counters(LineCounters):
         }
         figures |= {
             name: getattr(self, name)
-            for name in ("global_bytes", "global_sector_bytes", "bank_conflicts", "barriers", "atomics")
+            for name in ("global_bytes", "global_sector_bytes", "bulk_bytes", "bank_conflicts", "barriers", "atomics")
             if getattr(self, name)
         }
         return f"Counters({', '.join(f'{name}={value}' for name, value in figures.items())})"
@@ -178,11 +202,13 @@ class Counters(LineCounters):
         """All totals and derived figures by name, for JSON."""
         out: dict[str, int | float] = {n: int(getattr(self, n)) for n in ("launches", "blocks", "threads", *_NAMES)}
         out |= {f"instructions_{name}": count for name, count in self.mix.items()}
+        out |= {f"multiply_adds_{name}": count for name, count in self.multiply_adds.items()}
         out["branch_efficiency"] = self.branch_efficiency
         out["kept_branch_efficiency"] = self.kept_branch_efficiency
         out["sectors_per_request"] = self.sectors_per_request
         out["global_bytes"] = self.global_bytes
         out["global_sector_bytes"] = self.global_sector_bytes
+        out["bulk_bytes"] = self.bulk_bytes
         out["lanes_per_instruction"] = self.lanes_per_instruction
         out["mean_bank_conflict"] = self.mean_bank_conflict
         out["mean_contention"] = self.mean_contention

@@ -66,7 +66,11 @@ class Batch:
         self.specials: dict[str, Any] = {}
         # facts about the registers that were last used as shared addresses, by their ids
         self.shared_addresses: dict[int, SharedAddresses] = {}
+        # the cp.async copies in flight; all other asynchronous copies, mbarriers, and the fragments that wait for them
         self.copies: Any = None
+        self.asynchrony: Any = None
+        # the products of warpgroups in flight (warpgroup_checks.py); None: there has been none
+        self.warpgroups: Any = None
         # the number of each lane's last call at each depth, and how many calls there were (owners.py)
         self.local_calls: dict[int, Array] = {}
         self.call_count = 0

@@ -13,6 +13,7 @@ from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.loop_forms import form_of, loops_around
 from cudakit.sim.lockstep.program import BasicBlock
 from cudakit.sim.lockstep.queue import FragmentQueue
+from cudakit.sim.lockstep.stuck import report_stuck
 
 # backward jumps before a fragment yields in a loop that waits for other lanes
 _TIRED_SPIN = 4
@@ -181,6 +182,9 @@ class LoopWatch:
         )
 
     def _hang(self, f: Fragment, block: BasicBlock, how: str) -> NoReturn:
+        waits = self.batch.asynchrony.stuck()
+        if waits:
+            report_stuck(f, waits)
         notes = [
             "the compiler may move a plain load or store out of the loop: a flag that other threads change must be "
             "volatile or atomic"

@@ -29,6 +29,13 @@ class AccessObserver(Protocol):
     def land(self, ids: Array, index: Array, access: Any) -> None:
         """The lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
 
+    def begin_async_read(self, f: Any, site: Any, places: Array, lanes: Array) -> Any:
+        """The async proxy begins to read chunks of 16 bytes. ``places``: their first bytes in the batch's shared
+        memory; ``lanes``: for each, the first lane of the warpgroup that reads it. Returns a token."""
+
+    def end_async_read(self, token: Any, lanes: Array | None = None) -> None:
+        """The reads of a token have ended; ``lanes``: only those of these lanes, as passed at their begin."""
+
     def expect_defined(self, f: Any, position: int, offset: int, size: int, use: Instruction) -> None:
         """printf or assert reads bytes of the local memory of the lane at a position of the fragment."""
 
@@ -55,6 +62,48 @@ class AccessObserver(Protocol):
 
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Lanes that waited at the barrier continue."""
+
+    def proxy_fence(self, f: Any) -> None:
+        """fence.proxy.async: earlier accesses of these lanes are ordered before later asynchronous copies."""
+
+    def mbarrier_fence(self, f: Any) -> None:
+        """fence.mbarrier_init: asynchronous copies and the cluster see the lanes' initialised mbarriers."""
+
+    def mbarrier_init(self, f: Any, barrier: Any) -> None:
+        """An mbarrier has been initialised."""
+
+    def mbarrier_invalid(self, barrier: Any) -> None:
+        """An mbarrier has ended: its memory may be used for something else."""
+
+    def mbarrier_used(self, f: Any, site: Any, barrier: Any, lanes: LaneSet) -> None:
+        """Lanes are about to use an mbarrier."""
+
+    def mbarrier_arrive(self, f: Any, site: Any, barrier: Any, lanes: LaneSet) -> None:
+        """Lanes arrive at an mbarrier."""
+
+    def mbarrier_complete(self, barrier: Any) -> None:
+        """The phase of an mbarrier is complete; its number has gone up already."""
+
+    def mbarrier_wait(self, barrier: Any, lanes: LaneSet) -> None:
+        """Lanes have waited for the last complete phase of an mbarrier."""
+
+    def writer_of(self, position: int) -> tuple[Any, ...]:
+        """The last store to a byte of the batch's shared memory, for a report."""
+
+    def map_fence(self, f: Any, places: Array | None) -> None:
+        """fence.proxy.tensormap: a release, or an acquire of the tensor maps at these addresses."""
+
+    def map_read(self, f: Any, position: int, site: Any, allocation: Any, address: int) -> None:
+        """The lane at a position is about to use the tensor map at an address of global memory."""
+
+    def transfer_issued(self, transfer: Any) -> None:
+        """An asynchronous copy starts."""
+
+    def transfer_taken(self, transfer: Any) -> None:
+        """An asynchronous copy has read its source."""
+
+    def transfer_lands(self, transfer: Any) -> None:
+        """An asynchronous copy is about to write its destination."""
 
     def leave(self, f: Any) -> None:
         """The lanes of a fragment have exited."""

@@ -26,7 +26,7 @@ from cudakit.sim.ptx.ir import (
 from cudakit.sim.ptx.opcodes import Flow, carry_of, row_of
 
 # the kinds of blocks, by how they end
-FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER, INDIRECT = range(10)
+FALL, JUMP, BRANCH, EXIT, RETURN, CALL, BARRIER, SWITCH, CLUSTER, INDIRECT, WAIT, REGISTERS = range(12)
 
 # registers with this name prefix refer to the shared memory that the system reserves
 RESERVED_SHARED = "%reserved_smem"
@@ -60,6 +60,24 @@ class ClusterCall:
         self.instruction = instruction
         self.waits = waits
         self.aligned = aligned
+
+
+class WaitCall:
+    """An instruction at which lanes wait for something other than a barrier of the block: ``start`` returns the wait
+    (asynchrony.py) of a fragment; ``slot`` receives whether it succeeded, per lane."""
+
+    __slots__ = ("slot", "start")
+
+    def __init__(self, slot: int, start: Callable[[Any], Any]) -> None:
+        self.slot = slot
+        self.start = start
+
+
+class RegisterCall(NamedTuple):
+    """A setmaxnreg, and its number of registers per thread."""
+
+    instruction: Instruction
+    amount: int
 
 
 class PointerCall:
@@ -135,17 +153,22 @@ class BasicBlock:
         "negated",
         "number",
         "pointers",
+        "registers",
         "results",
         "slot",
         "spins",
         "sync",
         "target",
         "targets",
+        "wait",
     )
-    # the barrier or call that ends the block, set only for the kinds BARRIER, CLUSTER and INDIRECT
+    # the barrier, call, wait or setmaxnreg that ends the block, set only for the kinds BARRIER, CLUSTER, INDIRECT, WAIT
+    # and REGISTERS
     barrier: BarrierCall
     cluster_barrier: ClusterCall
     pointers: PointerCall
+    wait: WaitCall
+    registers: RegisterCall
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -204,6 +227,8 @@ class Program:
         self.spins = False
         # registers that may be read before they are written
         self.unset: tuple[int, ...] = ()
+        # the registers that products of warpgroups use (warpgroups.py)
+        self.tracked: Any = None
         # returns the hook of an instruction for undefined values
         self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
         self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
@@ -266,7 +291,8 @@ class Program:
 def reads_of(instruction: Instruction) -> list[Operand]:
     """The registers and variables that an instruction reads, including its guard and the carry flag."""
     found: list[Operand] = []
-    _gather(instruction.operands[row_of(instruction).writes :], found)
+    row = row_of(instruction)
+    _gather(instruction.operands[0 if row.updates else row.writes :], found)
     if carry_of(instruction)[0]:
         found.append(CARRY)
     if instruction.guard is not None:
@@ -386,7 +412,7 @@ def liveness(program: Program, slots: dict[str, int]) -> list[tuple[int, ...]]:
 
 def follows(block: BasicBlock) -> tuple[int, ...]:
     """The blocks that can run after one, in the same function."""
-    if block.kind in (FALL, CALL, BARRIER, CLUSTER, INDIRECT):
+    if block.kind in (FALL, CALL, BARRIER, CLUSTER, INDIRECT, WAIT, REGISTERS):
         return (block.fall,)
     if block.kind == JUMP:
         return (block.target,)

@@ -27,7 +27,9 @@ class RunConfig:
     ``kernel`` is the mangled name, ``params`` the parameter bytes as the kernel reads them. ``shared_bytes`` is all
     shared memory of a block, ``dynamic_shared`` the part that the launch requested; ``shared_symbols`` are the
     addresses of shared variables. ``explicit_cluster``: the launch or the kernel specifies ``cluster``;
-    ``cluster_barriers``: the kernel contains cluster barriers. ``step_limit``: the most loop iterations (jumps
+    ``cluster_barriers``: the kernel contains cluster barriers. ``draw``: the seed of the moments at which
+    asynchronous copies complete; None: as late as allowed. ``registers`` are those of a thread at launch, 0 if the
+    kernel's directives do not determine them. ``step_limit``: the most loop iterations (jumps
     backwards, by any number of lanes at once) of the blocks that run together. ``step_budget``: the same, but counted
     from 0 in each iteration of a loop that is sure to end; None: the launch has a limit of its own.
     """
@@ -45,6 +47,8 @@ class RunConfig:
     cluster_barriers: bool = False
     checks: frozenset[str] = frozenset()
     counting: bool = True
+    draw: int | None = None
+    registers: int = 0
     step_limit: int = sys.maxsize
     step_budget: int | None = None
 

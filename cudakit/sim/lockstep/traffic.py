@@ -14,14 +14,18 @@ _patterns: dict[tuple[bytes, int], tuple[int, int, int]] = {}
 class Tally:
     """The counts of one site. A request is an instruction of one warp.
 
-    ``requests`` and ``lanes`` are for sites that do not access memory. Accesses are counted by the space of their bytes
-    (a generic access may reach several spaces): global accesses in sectors, shared accesses in wavefronts. ``ideal_*``
-    is the minimum for the same active lanes and width. ``distributed_requests`` are requests to the shared memory of
-    other blocks of a cluster. ``worst_ways`` is the largest number of wavefronts that a group of lanes needed,
-    ``depth`` the number of lanes at an atomic's most contended address, summed over its requests.
+    ``requests`` and ``lanes`` are for sites that do not access memory, and for asynchronous copies; those in bulk have
+    one request per thread. ``bulk_bytes`` are the bytes of the copies, of which ``clipped_bytes`` are outside of the
+    tensor. ``ready`` are waits that found the phase complete. Other accesses are counted by the space of their bytes (a
+    generic access may reach several spaces): global accesses in sectors, shared accesses in wavefronts. ``ideal_*`` is
+    the minimum for the same active lanes and width. ``distributed_requests`` are requests to the shared memory of other
+    blocks of a cluster. ``worst_ways`` is the largest number of wavefronts that a group of lanes needed, ``depth`` the
+    number of lanes at an atomic's most contended address, summed over its requests.
     """
 
     __slots__ = (
+        "bulk_bytes",
+        "clipped_bytes",
         "depth",
         "distributed_requests",
         "global_bytes",
@@ -30,6 +34,7 @@ class Tally:
         "lanes",
         "local_bytes",
         "local_requests",
+        "ready",
         "requests",
         "sector_requests",
         "sectors",
@@ -41,7 +46,7 @@ class Tally:
     )
 
     def __init__(self) -> None:
-        self.requests = self.lanes = 0
+        self.requests = self.lanes = self.ready = self.bulk_bytes = self.clipped_bytes = 0
         self.sector_requests = self.sectors = self.ideal_sectors = self.global_bytes = 0
         self.wavefront_requests = self.wavefronts = self.ideal_wavefronts = self.worst_ways = self.shared_bytes = 0
         self.local_requests = self.local_bytes = self.distributed_requests = 0

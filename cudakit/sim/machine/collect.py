@@ -18,9 +18,13 @@ from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.machine.loading import LoadedFunction
 from cudakit.sim.ptx.ir import Instruction, Location
-from cudakit.sim.ptx.mix import CLASSES, class_of
+from cudakit.sim.ptx.mix import CLASSES, class_of, multiply_adds
 from cudakit.sim.ptx.opcodes import row_of
 
+# the kinds of sites that copy in bulk, and of those that wait for a phase
+_BULK = frozenset(("bulk copy", "bulk reduction", "tensor copy", "tensor reduction"))
+_ASYNC_STORES = frozenset(("st.async", "red.async"))
+_WAITS = frozenset(("mbarrier.test_wait", "mbarrier.try_wait"))
 _CLASS_NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
@@ -143,8 +147,19 @@ def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
     """Add the counts of a site to its line."""
     kind, group = site.kind, row_of(site.instruction).mix
     line.distributed_requests += tally.distributed_requests
-    if kind == "barrier":
+    if kind == "matrix product":
+        name, count = multiply_adds(site.instruction)
+        line.multiply_adds[name] = line.multiply_adds.get(name, 0) + count * tally.requests
+    elif kind == "barrier":
         line.barriers += tally.requests
+    elif kind in _WAITS:
+        line.mbarrier_waits += tally.requests
+        line.mbarrier_waits_ready += tally.ready
+    elif kind in _BULK:
+        _add_bulk(line, site, tally)
+    elif kind in _ASYNC_STORES:
+        line.async_store_requests += tally.requests
+        line.async_store_bytes += tally.bulk_bytes
     elif kind == "shuffle":
         line.shuffles += tally.requests
     elif group == "atomic":
@@ -179,6 +194,18 @@ def _add_site(line: LineCounters, site: Site, tally: Tally) -> None:
         line.shared_store_wavefronts += tally.wavefronts
         line.shared_store_ideal_wavefronts += tally.ideal_wavefronts
         _add_conflicts(line, tally)
+
+
+def _add_bulk(line: LineCounters, site: Site, tally: Tally) -> None:
+    """Add bulk copies, by their direction. Only those out of shared memory into global memory complete in groups."""
+    line.bulk_requests += tally.requests
+    line.bulk_clipped_bytes += tally.clipped_bytes
+    if "bulk_group" in site.instruction.modifiers:
+        line.bulk_store_bytes += tally.bulk_bytes
+    elif "global" in site.instruction.modifiers:
+        line.bulk_load_bytes += tally.bulk_bytes
+    else:
+        line.bulk_distributed_bytes += tally.bulk_bytes
 
 
 def _add_conflicts(line: LineCounters, tally: Tally) -> None:

@@ -26,6 +26,7 @@ from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Geometry
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
 from cudakit.sim.lockstep.program import Program
+from cudakit.sim.lockstep.register_pool import registers_at_launch
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
@@ -69,6 +70,7 @@ def launch(
     prints: Footprints | None = None,
     watches: Sequence[StoreWatch] = (),
     step_limit: int | None = None,
+    draw: int | None = None,
 ) -> Counters:
     """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
@@ -81,7 +83,8 @@ def launch(
     recurse, in bytes. ``heap`` serves malloc. ``prints`` records which bytes of some allocations are read and written;
     it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
     ``step_limit`` is the most loop iterations of the blocks that run together; by default it follows from the launch
-    (limits.py).
+    (limits.py). ``draw`` is the seed of the moments at which asynchronous copies complete; by default they complete as
+    late as allowed.
 
     Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid, NotSimulated if the kernel needs
     PTX that is not simulated. The caller checks the limits of the device and the types of parameters.
@@ -94,9 +97,9 @@ def launch(
     together = config.blocks if cooperative else _blocks_at_once(config, chip, function.spins)
     if step_limit is None:
         budget = default_step_limit(min(together, config.blocks) * config.threads, params, space)
-        config = replace(config, step_limit=max(budget, _COMPILED_STEPS), step_budget=budget)
+        config = replace(config, step_limit=max(budget, _COMPILED_STEPS), step_budget=budget, draw=draw)
     else:
-        config = replace(config, step_limit=step_limit)
+        config = replace(config, step_limit=step_limit, draw=draw)
     for program in function.reachable:
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
@@ -154,6 +157,7 @@ def _configuration(
         cluster=cluster,
         explicit_cluster=explicit is not None,
         cluster_barriers=function.cluster_barriers,
+        registers=registers_at_launch(function.program.function.directives),
         checks=checks,
         counting=counting,
     )
@@ -199,9 +203,11 @@ def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: 
     checks = Guard(guard, batch) if guard is not None else None
     batch.guard = checks
     LaneScheduler(batch, program, run.config.blocks - first - count).loop()
+    # break the cycles, so that shared memory and shadow tables are freed with the batch
+    batch.warpgroups = batch.asynchrony = None
     if checks is not None:
-        # break the cycle, so that shadow tables are freed with the batch
-        checks.shared = batch.guard = None
+        batch.guard = None
+        checks.end()
 
 
 def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:

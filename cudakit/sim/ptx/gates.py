@@ -1,10 +1,11 @@
-"""The oldest architecture and PTX version that have an instruction, as ptxas enforces them.
+"""The architectures, and the oldest PTX version, that have an instruction, as ptxas enforces them.
 
-Only what is newer than sm_75 and PTX 8.0 is listed.
+Only what is newer than sm_75 and PTX 8.0 is listed, and what only targets with a letter (sm_90a) have.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 
 from cudakit.sim.ptx.ir import Instruction, PtxError
@@ -30,8 +31,16 @@ _ARCHITECTURES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("atom red", ("v2", "v4", "v8"), 90),
     ("ld st atom red fence barrier", ("cluster", "shared::cluster"), 90),
     ("isspacep", ("shared::cluster", "param"), 90),
-    ("stmatrix elect mapa getctarank griddepcontrol setmaxnreg", (), 90),
+    ("stmatrix elect mapa getctarank griddepcontrol multimem tensormap", (), 90),
+    ("mbarrier", (), 80),
+    ("mbarrier", ("expect_tx", "complete_tx", "try_wait", "cluster", "shared::cluster"), 90),
+    ("cp", ("bulk",), 90),
+    ("st red", ("async",), 90),
+    ("fence", ("async", "tensormap::generic", "mbarrier_init", "sync_restrict"), 90),
+    ("prefetch", ("tensormap",), 90),
 )
+# instructions, by opcode and modifier ("" for any), that only targets with a letter have; wgmma: only sm_90a
+_SPECIFIC = {"wgmma": "", "setmaxnreg": "", "tensormap": "replace"}
 # f64 in mma with 16 rows; bf16 to and from anything but f32; roundings of tf32 except .rna
 _SINCE_90 = re.compile(r"mma\..*m16n8k(4|8|16)\..*f64|cvt\.(?!.*f32).*bf16(\..*)?|cvt\.(rn|rz)\..*tf32.*")
 _FLOAT_RELU = ("f16", "f16x2", *_BFLOAT)
@@ -40,6 +49,9 @@ _VERSIONS: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("atom red", ("v2", "v4", "v8"), (8, 1)),
     ("ld st", ("mmio",), (8, 2)),
     ("lop3", ("and", "or"), (8, 2)),
+    ("red", ("async",), (8, 1)),
+    ("tensormap", (), (8, 3)),
+    ("fence", ("tensormap::generic",), (8, 3)),
 )
 # the oldest PTX version of each architecture
 _OLDEST = {75: (6, 3), 80: (7, 0), 86: (7, 1), 87: (7, 4), 88: (9, 0), 89: (7, 8), 90: (7, 8), 100: (8, 6)}
@@ -47,9 +59,12 @@ _OLDEST |= {103: (8, 8), 110: (9, 0), 120: (8, 7), 121: (8, 8)}
 _SUFFIXED = (8, 0)
 
 
-def check_gates(instruction: Instruction, architecture: int, version: tuple[int, int]) -> None:
-    """Raise PtxError if a module's target or version lacks an instruction. ``architecture``: 90 for sm_90a."""
-    if architecture >= 90 and version >= (8, 2):
+def check_gates(instruction: Instruction, target: str, version: tuple[int, int]) -> None:
+    """Raise PtxError if a module's target ("sm_90a") or version lacks an instruction."""
+    if instruction.opcode in _SPECIFIC:
+        _check_specific(instruction, target)
+    architecture = architecture_of(target)
+    if architecture >= 90 and version >= (8, 3):
         return
     found = {*instruction.modifiers}
     for opcodes, modifiers, needed in _ARCHITECTURES:
@@ -63,6 +78,16 @@ def check_gates(instruction: Instruction, architecture: int, version: tuple[int,
         if version < oldest and _applies(instruction, found, opcodes, modifiers):
             found_, needed_ = (".".join(map(str, pair)) for pair in (version, oldest))
             raise PtxError(f"{instruction.name} needs PTX {needed_}, the module has {found_}")
+
+
+def _check_specific(instruction: Instruction, target: str) -> None:
+    needed = _SPECIFIC[instruction.opcode]
+    if target == "sm_90a" or (needed and needed not in instruction.modifiers):
+        return
+    if instruction.opcode == "wgmma":
+        raise PtxError(f"{instruction.name} needs sm_90a, the module is for {target}")
+    if architecture_of(target) < 100 or target[-1:].isdigit():
+        raise PtxError(f"{instruction.name} needs a target with a letter, such as sm_90a; the module is for {target}")
 
 
 def _old(instruction: Instruction, needed: int, architecture: int) -> PtxError:
@@ -79,6 +104,7 @@ def oldest_version(target: str) -> tuple[int, int]:
     return found if target[-1:].isdigit() else max(found, _SUFFIXED)
 
 
+@functools.cache
 def architecture_of(target: str) -> int:
     """90 for sm_90a."""
     return int(re.sub(r"\D", "", target) or 0)

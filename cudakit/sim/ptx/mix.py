@@ -6,6 +6,8 @@ state space that the instruction names. So a generic access is "generic", whatev
 
 from __future__ import annotations
 
+import re
+
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import BY_TYPE, LOAD, STORE, row_of, spaces_of
 
@@ -37,6 +39,8 @@ CLASSES = (
     "other",
 )
 
+_ELEMENTS = frozenset(("f16", "bf16", "tf32", "f64", "e4m3", "e5m2", "s8", "u8", "s4", "u4", "b1"))
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 _OF_TYPE = {"f32": "fp32", "f32x2": "fp32", "f64": "fp64"}
 _OF_TYPE |= dict.fromkeys(("f16", "f16x2", "bf16", "bf16x2"), "fp16")
 _OF_TYPE |= {f"{kind}{bits}": "integer" for kind in "bsu" for bits in (8, 16, 32, 64, 128)}
@@ -57,3 +61,14 @@ def class_of(instruction: Instruction) -> str:
     if space == "constant" and found == STORE:
         return "move"  # an argument of a call is a register in machine code
     return f"{space}_{found}"
+
+
+def multiply_adds(instruction: Instruction) -> tuple[str, int]:
+    """The type of the left factors of a matrix product, and the multiply-adds per warp. Each warp computes one quarter
+    of its warpgroup's product."""
+    shape = next(found for m in instruction.modifiers if (found := _SHAPE.fullmatch(m)))
+    # the type of D is first, and that of C last; wmma omits A and B of float16
+    kinds = [m for m in instruction.modifiers if m in _ELEMENTS or m in ("f32", "s32")]
+    omitted = instruction.opcode == "wmma" and len(kinds) == 2
+    count = int(shape[1]) * int(shape[2]) * int(shape[3])
+    return "f16" if omitted else kinds[1], count // 4 if instruction.opcode == "wgmma" else count

@@ -43,6 +43,8 @@ class Flow(Enum):
     EXIT = "exit"
     BARRIER = "barrier of the block"
     CLUSTER = "barrier of the cluster"
+    WAIT = "wait for an asynchronous copy or arrival"
+    REGISTERS = "change of a warp's number of registers"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,9 @@ class Opcode:
     mix: str = "other"
     # number of operands: exact, or (fewest, most)
     operands: int | tuple[int, int] = ANY
-    # number of operands that the instruction writes; they come first
+    # number of operands that the instruction writes; they come first; ``updates``: it reads them, too
     writes: int = 1
+    updates: bool = False
     # pattern of all modifiers, if it determines which are allowed and in which order; otherwise the builder reads them
     # with ``Modifiers``
     forms: str | None = None
@@ -164,12 +167,7 @@ ROWS = (
     Opcode("getctarank", "move", 2),
     Opcode("isspacep", "integer", 2),
     # ---- loads and stores ----
-    _refused(
-        "st.async red.async",
-        f"asynchronous stores complete on an mbarrier: {_BULK}; use plain stores and barrier.cluster",
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%rd1], %r1, [%rd2];",
-        STORE,
-    ),
+    Opcode("st.async", STORE, 3, writes=0, memory=Addresses(writes=0, granule=4), stops=True),
     _refused(
         "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
     ),
@@ -181,37 +179,50 @@ ROWS = (
     Opcode("st", STORE, (2, 3), writes=0, memory=Addresses(writes=0), cost=2),
     # ---- atomics ----
     Opcode("atom", "atomic", (3, 5), memory=Addresses(reads=1, writes=1), spins=True, stops=True),
+    Opcode("red.async", "atomic", 3, writes=0, memory=Addresses(writes=0), stops=True),
     Opcode("red", "atomic", (2, 3), writes=0, memory=Addresses(reads=0, writes=0), stops=True),
     # ---- tensor maps ----
-    _refused(
-        "tensormap prefetch.tensormap fence.tensormap",
-        f"tensor maps: {_BULK}; compute addresses and use loads and stores",
-        "prefetch.tensormap [%rd1];",
+    Opcode("tensormap.replace", "other", (2, 3), writes=0, memory=Addresses(reads=0, writes=0, granule=4), stops=True),
+    Opcode(
+        "tensormap.cp_fenceproxy",
+        "other",
+        3,
+        writes=0,
+        whole_warp=True,
+        memory=Addresses(reads=1, writes=0, granule=4),
+        stops=True,
     ),
+    Opcode("fence.tensormap", "fence", (0, 2), writes=0, stops=True),
+    Opcode("prefetch.tensormap", "other", 1, writes=0),
     # ---- caches: no data is moved ----
     Opcode("prefetch prefetchu", "other", 1, writes=0),
     Opcode("discard", "other", 2, writes=0, memory=Addresses(writes=0, granule=4)),
     Opcode("applypriority", "other", 2, writes=0),
     Opcode("createpolicy", "other", (1, 4)),
     # ---- copies to shared memory ----
-    _refused(
-        "cp.async.mbarrier",
-        f"mbarrier objects: {_BULK}; wait for cp.async with its groups",
-        "cp.async.mbarrier.arrive.shared.b64 [%rd1];",
-        "async_copy",
+    Opcode("cp.async.bulk.commit_group", "async_copy", 0, writes=0, forms=r"async\.bulk\.commit_group", stops=True),
+    Opcode(
+        "cp.async.bulk.wait_group", "async_copy", 1, writes=0, forms=r"async\.bulk\.wait_group(\.read)?", stops=True
     ),
-    _refused(
-        "cp.async.bulk cp.reduce",
-        f"bulk copies and tensor copies: {_BULK}; use cp.async of 4, 8 or 16 bytes, or loads and stores",
-        "cp.async.bulk.commit_group;",
+    Opcode("cp.async.bulk.prefetch.tensor", "other", (1, 2), writes=0),
+    Opcode("cp.async.bulk.prefetch", "other", (2, 3), writes=0),
+    Opcode(
+        "cp.reduce.async.bulk.tensor cp.async.bulk.tensor",
         "async_copy",
+        (2, 6),
+        writes=0,
+        memory=Addresses(reads=1, writes=0, granule=4),
+        stops=True,
     ),
+    Opcode("cp.reduce", "async_copy", (3, 5), writes=0, memory=Addresses(reads=1, writes=0, granule=1), stops=True),
+    Opcode("cp.async.bulk", "async_copy", (3, 6), writes=0, memory=Addresses(reads=1, writes=0, granule=4), stops=True),
+    Opcode("cp.async.mbarrier", "barrier", 1, writes=0, stops=True),
     Opcode("cp.async.commit_group", "async_copy", 0, writes=0, forms=r"async\.commit_group", stops=True),
     Opcode("cp.async.wait_all", "async_copy", 0, writes=0, forms=r"async\.wait_all", stops=True),
     Opcode("cp.async.wait_group", "async_copy", 1, writes=0, forms=r"async\.wait_group", stops=True),
     Opcode("cp.async", "async_copy", (3, 5), writes=0, memory=Addresses(reads=1, writes=0, granule=4), stops=True),
     # ---- fences ----
-    _refused("fence.mbarrier_init", f"mbarrier objects: {_BULK}", "fence.mbarrier_init.release.cluster;", "fence"),
+    Opcode("fence.mbarrier_init", "fence", 0, writes=0, forms=r"mbarrier_init\.release\.cluster", stops=True),
     Opcode("fence", "fence", 0, writes=0, forms=_FENCE, spins=True, stops=True),
     Opcode("membar", "fence", 0, writes=0, forms=_MEMBAR, spins=True, stops=True),
     # ---- control flow ----
@@ -231,18 +242,28 @@ ROWS = (
     Opcode("nanosleep", "control", 1, writes=0, forms="u32", spins=True),
     Opcode("pmevent", "control", 1, writes=0, forms="(mask)?"),
     Opcode("griddepcontrol", "control", 0, writes=0, forms="launch_dependents|wait"),
-    Opcode("setmaxnreg", "control", 1, writes=0, forms=r"(inc|dec)\.sync\.aligned\.u32"),
+    Opcode(
+        "setmaxnreg",
+        "control",
+        1,
+        writes=0,
+        forms=r"(inc|dec)\.sync\.aligned\.u32",
+        ends=Flow.REGISTERS,
+        whole_warp=True,
+    ),
     # ---- barriers ----
     Opcode("bar.warp", "warp", 1, writes=0, forms=r"warp\.sync", mask=0, stops=True),
     Opcode("barrier.cluster", "barrier", 0, writes=0, ends=Flow.CLUSTER),
     Opcode("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
     Opcode("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
     Opcode("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
-    _refused(
-        "mbarrier",
-        f"mbarrier objects: {_BULK}; use __syncthreads(), cooperative groups or cuda::pipeline without a barrier",
-        "mbarrier.init.shared.b64 [%rd1], 1;",
-    ),
+    Opcode("mbarrier.init", "barrier", 2, writes=0, stops=True),
+    Opcode("mbarrier.inval", "barrier", 1, writes=0, stops=True),
+    Opcode("mbarrier.arrive mbarrier.arrive_drop", "barrier", (2, 3), stops=True),
+    Opcode("mbarrier.expect_tx mbarrier.complete_tx", "barrier", 2, writes=0, stops=True),
+    Opcode("mbarrier.test_wait", "barrier", 3, spins=True, stops=True),
+    Opcode("mbarrier.try_wait", "barrier", (3, 4), ends=Flow.WAIT, spins=True),
+    Opcode("mbarrier.pending_count", "barrier", 2),
     _refused(
         "clusterlaunchcontrol",
         f"cluster launch control completes on an mbarrier: {_BULK}; loop over the work with gridDim",
@@ -307,7 +328,17 @@ ROWS = (
         "tensor",
     ),
     Opcode("mma", "tensor", 4, whole_warp=True),
-    _refused("wgmma", "warpgroup products are not simulated yet: use mma.sync or wmma", "wgmma.fence.sync.aligned;"),
+    # ---- matrices of a warpgroup ----
+    _refused(
+        "wgmma.mma_async.sp",
+        "sparse matrix products are not simulated yet: use the dense wgmma.mma_async",
+        "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1,%f1,%f1,%f1}, %rd1, %rd2, %r1, 0, %p1, 1, 1, 0, 0;",
+        "tensor",
+    ),
+    Opcode("wgmma.mma_async", "tensor", (4, 8), updates=True, whole_warp=True, stops=True),
+    Opcode("wgmma.fence", "fence", 0, writes=0, forms=r"fence\.sync\.aligned", whole_warp=True, stops=True),
+    Opcode("wgmma.commit_group", "fence", 0, writes=0, forms=r"commit_group\.sync\.aligned", whole_warp=True),
+    Opcode("wgmma.wait_group", "fence", 1, writes=0, forms=r"wait_group\.sync\.aligned", whole_warp=True, stops=True),
     _refused(
         "tcgen05",
         "fifth-generation tensor cores and tensor memory are not simulated yet: use mma.sync or wmma",

@@ -94,6 +94,11 @@ def _cp_async(modifiers: tuple[str, ...]) -> str:
     return f"{short}; {short} #0..16/u32!/p"
 
 
+def _wait(modifiers: tuple[str, ...]) -> str:
+    state = "u32" if "parity" in modifiers else "b64!"
+    return f"=pred @ {state}; =pred @ {state} u32"
+
+
 def _cvta(modifiers: tuple[str, ...]) -> str:
     return "=u64 u64" if "to" in modifiers else "=u64 u64/&"
 
@@ -116,6 +121,18 @@ def _redux(modifiers: tuple[str, ...]) -> str:
     return "=f32 f32 u32" if "f32" in modifiers else "=u32 u32 u32"
 
 
+def _wgmma(modifiers: tuple[str, ...]) -> str:
+    kinds = [m for m in modifiers if m in _MMA_TYPES]
+    d = _FRAGMENTS.get(kinds[0], "b32") if kinds else "b32"
+    factor = kinds[1] if len(kinds) > 1 else ""
+    if factor in ("s8", "u8", "b1"):
+        return f"{{={d}}} b64/{{b32}} b64 p"
+    if factor in ("f16", "bf16"):
+        signs = "#-1,1 #-1,1"
+        return f"{{={d}}} b64 b64 p {signs} #0,1 #0,1; {{={d}}} {{f16x2}} b64 p {signs} #0,1"
+    return f"{{={d}}} b64/{{f16x2}} b64 p #-1,1 #-1,1"
+
+
 _BARRIER = "#0..15/u32!"
 _THREADS = "#%32/u32!"
 
@@ -130,6 +147,19 @@ SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "getctarank": "=u32 $/&",
     "atom": _atom,
     "red": _red,
+    "red.async": "@ $ @",
+    "st.async": lambda modifiers: "@ {$} @" if is_vector(modifiers) else "@ $ @",
+    "mbarrier.init": "@ u32",
+    "mbarrier.inval": "@",
+    "mbarrier.arrive": "=b64? @; =b64? @ u32",
+    "mbarrier.arrive_drop": "=b64? @; =b64? @ u32",
+    "mbarrier.expect_tx": "@ u32",
+    "mbarrier.complete_tx": "@ u32",
+    "mbarrier.test_wait": _wait,
+    "mbarrier.try_wait": _wait,
+    "mbarrier.pending_count": "=u32 b64!",
+    "cp.async.mbarrier": "@",
+    "cp.async.bulk.wait_group": "#",
     "prefetch": "@",
     "prefetchu": "@",
     "discard": "@ #128",
@@ -167,5 +197,7 @@ SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "wmma.store": _wmma_store,
     "wmma.mma": _wmma_mma,
     "mma": _mma,
+    "wgmma.mma_async": _wgmma,
+    "wgmma.wait_group": "#0..4294967295",
 }
 """The signature of each name in the table of opcodes, or a function from its modifiers to it."""

@@ -1,0 +1,396 @@
+"""The asynchronous proxy: bulk copies, tensor copies and warpgroup products access memory beside the threads.
+
+- A store by a thread is visible to it only after fence.proxy.async by that thread, which must happen before the
+  asynchronous access starts.
+- What an asynchronous copy writes is there only after a wait for its mbarrier: until then its destination is in flight.
+- What an asynchronous access reads must not be overwritten until it has been waited for.
+
+An asynchronous access is checked as one of the lane that starts it: a read when it starts and again once it is
+complete, a write from its start on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from cudakit.sim.checks.batch_checks import BatchChecks, other_of
+from cudakit.sim.checks.mbarrier_order import MbarrierOrder
+from cudakit.sim.checks.shadow import LANES
+from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.mbarriers import BYTES, Mbarrier
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.pieces import GLOBAL, SHARED, Piece, positions
+from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane
+
+# bytes of the chunks in which reads in flight are counted
+CHUNK = 16
+MISSING_FENCE = "missing proxy fence"
+
+
+@dataclass(eq=False)
+class _Reading:
+    """Shared memory that an asynchronous access reads until it is complete: chunks of the batch's memory, as a piece
+    whose lanes are the lanes that started it."""
+
+    f: Fragment
+    access: MemoryAccess
+    piece: Piece
+    chunks: Array
+
+
+class AsyncProxy:
+    """The checks of one batch's asynchronous accesses."""
+
+    def __init__(self, guard: BatchChecks) -> None:
+        self.guard, self.batch = guard, guard.batch
+        lanes = guard.batch.geometry.lanes
+        # per lane: its last fence.proxy.async, and the one before
+        self.fenced = np.zeros((2, lanes), np.int64)
+        self.mbarriers = MbarrierOrder(guard)
+        self.readings: list[_Reading] = []
+        store = guard.batch.shared
+        # how many accesses in flight read each chunk of shared memory
+        self.reading = np.zeros(len(store.bytes) // CHUNK if store is not None else 0, np.uint16)
+        # the words of shared memory that are live mbarriers
+        self.objects = np.zeros(len(store.bytes) // BYTES if store is not None else 0, np.bool_)
+        # the transfers by the events at which they started and at which they wrote
+        self.issued: dict[int, Transfer] = {}
+        self.landed: dict[int, Transfer] = {}
+        self._accesses: dict[int, MemoryAccess] = {}
+
+    # ---- fences and mbarriers ----
+
+    def fence(self, f: Fragment, event: int) -> None:
+        ids = f.lanes.lanes
+        self.fenced[1, ids] = self.fenced[0, ids]
+        self.fenced[0, ids] = event
+        self.show_mbarriers(f)
+
+    def show_mbarriers(self, f: Fragment) -> None:
+        """Asynchronous copies see the mbarriers that these lanes have initialised."""
+        ids = None
+        for barrier in self.batch.asynchrony.mbarriers.at.values():
+            if not barrier.fenced:
+                ids = set(f.lanes.lanes.tolist()) if ids is None else ids
+                barrier.fenced = barrier.lane in ids
+
+    def check_visible(self, f: Fragment, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
+        """Report the use of an mbarrier by lanes that its initialisation is not ordered before."""
+        order, shared = self.guard.order, self.guard.shared
+        if shared is None or not barrier.event:
+            return
+        blocks = lanes.block
+        if (blocks == barrier.block).all() and barrier.event <= int(order.floor[barrier.block]):
+            return
+        ids = lanes.lanes[lanes.lanes != barrier.lane]
+        if not len(ids):
+            return
+        owner, event = np.full(len(ids), barrier.lane), np.full(len(ids), barrier.event)
+        wrong = ids[~shared.ordered(ids, owner, event)]
+        if len(wrong):
+            self._unseen(f, site, barrier, int(wrong[0]), "another thread has initialised and not yet published")
+
+    def _unseen(self, f: Fragment, site: Site, barrier: Mbarrier, lane: int, what: str, *notes: str) -> NoReturn:
+        advice = "put __syncthreads() (in a cluster: fence.mbarrier_init and cluster.sync()) after the initialisation"
+        self._fail_lane(
+            f,
+            site,
+            lane,
+            "mbarrier not initialised",
+            f"{site.kind} uses {barrier.named()}, which {what}",
+            others=other_of(self.guard, barrier.event, barrier.lane),
+            notes=list(notes) or [advice],
+        )
+
+    # ---- transfers ----
+
+    def start(self, transfer: Transfer) -> None:
+        """Check a transfer that starts."""
+        guard, f = self.guard, transfer.f
+        barrier = transfer.barrier
+        if barrier is not None and not barrier.fenced and transfer.destination is not None:
+            self._unseen(
+                f,
+                transfer.site,
+                barrier,
+                transfer.lane,
+                "no fence has made visible to asynchronous copies",
+                "after mbarrier.init, the thread needs fence.mbarrier_init.release.cluster (or fence.proxy.async)",
+            )
+        source, target = transfer.source, transfer.destination
+        if source is not None:
+            source, _ = self._checked(source)
+            piece = source.piece(_lanes_of(transfer, len(source.index)))
+            guard.read(f, source.access, [piece])
+            if transfer.reads_shared:
+                self._check_fenced(f, source.access, piece)
+                transfer.token = self._hold(f, source.access, piece)
+            elif isinstance(source.home, Allocation):
+                self._check_global(f, source.access, piece)
+        if target is not None and transfer.writes_shared and guard.shared is not None:
+            piece = target.piece(_lanes_of(transfer, len(target.index)))
+            event = guard.events.access(target.access.site)
+            self.issued[event] = transfer
+            transfer.event = event
+            guard.shared.issue(f, target.access, piece, event)
+
+    def taken(self, transfer: Transfer) -> None:
+        if transfer.token is not None:
+            self.release(transfer.token)
+            transfer.token = None
+
+    def lands(self, transfer: Transfer) -> None:
+        """Note that a transfer writes its destination now."""
+        guard, target = self.guard, transfer.destination
+        if target is None:
+            return
+        target, partly = self._checked(target)
+        piece = target.piece(_lanes_of(transfer, len(target.index)))
+        event = guard.events.last()
+        if transfer.writes_shared and guard.shared is not None:
+            event = guard.events.access(target.access.site)
+            self.issued.pop(transfer.event, None)
+            self.landed[event] = transfer
+            guard.shared.land_transfer(target.access, piece, event)
+        elif transfer.combine is not None:
+            guard.update(transfer.f, target.access, [piece], reads=True)
+        elif transfer.data is not None:
+            data = transfer.data
+            if target is not transfer.destination:
+                # the value is of no use: these elements are parts of the checked ones
+                data = np.zeros(len(target.index), target.access.dtype)
+            guard.write(transfer.f, target.access, [piece], data)
+        if partly is not None:
+            undefined = target.home.undefined_bytes()
+            if undefined is not None:
+                undefined[partly] = 0
+        if transfer.barrier is not None:
+            self.mbarriers.publish(transfer.barrier, transfer.lane, event)
+
+    def _checked(self, units: Units) -> tuple[Units, Array | None]:
+        """Units of global memory as the checks see them: elements smaller than a granule count as the granules that
+        they cover. Also the bytes of those covered partly, at the edges of a box, which are not checked."""
+        granule, access = self.guard.memory.granule, units.access
+        if access.size >= granule or not isinstance(units.home, Allocation):
+            return units, None
+        each = granule // access.size
+        cells, counts = np.unique(units.index // each, return_counts=True)
+        whole = self._accesses.get(-access.site.number - 1)
+        if whole is None:
+            whole = MemoryAccess(access.site, GLOBAL, 0, granule, 1)
+            self._accesses[-access.site.number - 1] = whole
+        partly = units.index[np.isin(units.index // each, cells[counts < each])] * access.size
+        parts = (partly[:, None] + np.arange(access.size)).reshape(-1) if len(partly) else None
+        return Units(units.home, cells[counts == each], whole), parts
+
+    # ---- reads of shared memory in flight ----
+
+    def hold(self, f: Fragment, site: Site, places: Array, lanes: Array) -> _Reading:
+        """Check and note that chunks of shared memory at byte positions of the batch are read by lanes from now on."""
+        access = self._accesses.get(site.number)
+        if access is None:
+            access = self._accesses[site.number] = MemoryAccess(site, SHARED, 0, 4, CHUNK // 4)
+        store = self.batch.shared
+        if store is None:
+            raise RuntimeError("a read of shared memory, which the kernel lacks")
+        who = LaneSet(self.batch.geometry, lanes, len(lanes))
+        who.__dict__["complete"] = False
+        view = store.view(access.dtype).reshape(-1, access.count)
+        piece = Piece(view, places // CHUNK, None, who, store)
+        alone = LaneSet(self.batch.geometry, lanes[:1], 1)
+        one = Fragment(f.batch, alone, f.frames, f.block, f.epoch)
+        self.guard.read(one, access, [piece])
+        self._check_fenced(one, access, piece)
+        return self._hold(one, access, piece)
+
+    def _hold(self, f: Fragment, access: MemoryAccess, piece: Piece) -> _Reading:
+        index = positions(piece.index, piece.lanes.count)
+        chunks = index if access.size == CHUNK else np.unique(index * access.size // CHUNK)
+        np.add.at(self.reading, chunks, 1)
+        made = _Reading(f, access, piece, chunks)
+        self.readings.append(made)
+        return made
+
+    def release(self, reading: _Reading, lanes: Array | None = None) -> None:
+        """Note that an access in flight has read its memory, or the part of these lanes: it is a read by them now."""
+        if reading not in self.readings:
+            return
+        piece, chunks = reading.piece, reading.chunks
+        ended = None if lanes is None else np.isin(piece.lanes.lanes, lanes)
+        if ended is None or ended.all():
+            self.readings.remove(reading)
+        else:
+            reading.piece, reading.chunks = _some(piece, ~ended), chunks[~ended]
+            piece, chunks = _some(piece, ended), chunks[ended]
+        np.subtract.at(self.reading, chunks, 1)
+        shared = self.guard.shared
+        if shared is not None and shared.race and len(chunks):
+            event = self.guard.events.access(reading.access.site, piece.lanes)
+            shared.note_read(reading.access, piece, event)
+
+    def check_write(self, f: Fragment, access: MemoryAccess, piece: Piece, index: Array) -> None:
+        """Report a write to an mbarrier, or to memory that an access in flight reads."""
+        self._check_objects(f, access, piece, index)
+        if not self.readings:
+            return
+        chunks = index * access.size // CHUNK
+        held = self.reading.take(chunks)
+        if not held.any():
+            return
+        first = int(np.flatnonzero(held)[0])
+        reading = next(r for r in self.readings if (r.chunks == chunks[first]).any())
+        byte = int(index[first]) * access.size % piece.home.stride
+        site = reading.access.site
+        lane = int(reading.piece.lanes.lanes[0])
+        block, thread = divmod(lane, self.batch.geometry.threads)
+        product = site.instruction.opcode == "wgmma"
+        wait = "wgmma.wait_group" if product else "cp.async.bulk.wait_group.read"
+        self._fail_lane(
+            f,
+            access.site,
+            int(piece.lanes.lanes[first]),
+            "shared memory overwritten in flight",
+            f"{access.named} at byte {byte} of shared memory, which the {site.kind} of block "
+            f"{self.batch.block_index(block)}, thread {self.batch.thread_index(thread)} may still have to read",
+            others=self._other(site, lane),
+            notes=[f"wait for it ({wait}) in the thread that started it, and let other threads wait for that thread"],
+        )
+
+    def _check_objects(self, f: Fragment, access: MemoryAccess, piece: Piece, index: Array) -> None:
+        starts = index * access.size // BYTES
+        hit = self.objects.take(starts)
+        for more in range(1, access.size // BYTES):
+            hit = hit | self.objects.take(starts + more)
+        if not hit.any():
+            return
+        first = int(np.flatnonzero(hit)[0])
+        start = int(index[first]) * access.size
+        found = self.batch.asynchrony.mbarriers.within(start, access.size)
+        self._fail_lane(
+            f,
+            access.site,
+            int(piece.lanes.lanes[first]),
+            "mbarrier overwritten",
+            f"{access.named} at byte {start % piece.home.stride} of shared memory, which is {found.named()}",
+            others=self._other(found.site, found.lane),
+            notes=["call mbarrier.inval (or the destructor) before the memory is used for something else"],
+            space="shared",
+        )
+
+    # ---- fences of the writers ----
+
+    def _check_fenced(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Report stores that an asynchronous read does not see, as no proxy fence of their thread is in between."""
+        shared = self.guard.shared
+        if shared is None or not self.guard.race:
+            return
+        words = shared.writes.words(piece.index, access.size >> shared.shift).reshape(-1)
+        kinds = words[:1] if (words == words[0]).all() else np.unique(words)
+        moved = [event == 0 or event in self.landed or event in self.issued for event in LANES.event(kinds).tolist()]
+        kinds = kinds[~np.array(moved)]
+        if not len(kinds):
+            return
+        events, owners = LANES.event(kinds), LANES.owner(kinds)
+        last, before = self.fenced[:, owners]
+        fences = np.where(before > events, before, last)
+        fenced = fences > events
+        mine = int(piece.lanes.lanes[0])
+        theirs = np.flatnonzero(fenced & (owners != mine))
+        late = np.zeros(len(kinds), np.bool_)
+        late[theirs] = ~shared.ordered(np.full(len(theirs), mine), owners[theirs], fences[theirs])
+        wrong = np.flatnonzero(~fenced | late)
+        if len(wrong):
+            first = int(wrong[0])
+            place = int(np.flatnonzero(words == kinds[first])[0]) // (len(words) // piece.lanes.count)
+            self._unfenced(f, access, piece, int(events[first]), int(owners[first]), place, bool(late[first]))
+
+    def _unfenced(
+        self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, owner: int, chunk: int, late: bool
+    ) -> NoReturn:
+        index = positions(piece.index, piece.lanes.count)
+        byte = int(index[chunk]) * access.size % piece.home.stride
+        block, thread = divmod(owner, self.batch.geometry.threads)
+        who = f"block {self.batch.block_index(block)}, thread {self.batch.thread_index(thread)}"
+        how = "its fence.proxy.async does not happen before the read" if late else "without fence.proxy.async after it"
+        self._fail_lane(
+            f,
+            access.site,
+            int(piece.lanes.lanes[chunk]),
+            MISSING_FENCE,
+            f"{access.site.kind} reads byte {byte} of shared memory, which {who} has stored to; {how}",
+            others=other_of(self.guard, event, owner),
+            notes=[
+                "each thread that stores needs fence.proxy.async.shared::cta after its stores and before the barrier "
+                "that the copying thread waits for"
+            ],
+            space="shared",
+        )
+
+    def _check_global(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """``_check_fenced`` for global memory, as far as the stores are by blocks of this batch."""
+        guard = self.guard
+        found = guard.memory.writers(access, piece) if guard.race else None
+        if found is None:
+            return
+        events, blocks, threads = found
+        order = guard.order
+        first, count = order.first_block, self.batch.geometry.blocks
+        for event, block, thread in zip(events.tolist(), blocks.tolist(), threads.tolist(), strict=True):
+            if thread < 0 or not first <= block < first + count or event in self.landed:
+                continue
+            if guard.events.site(event).instruction.opcode in ("cp", "red") and "async" in (
+                guard.events.site(event).instruction.modifiers
+            ):
+                continue
+            owner = (block - first) * order.threads + thread
+            if max(self.fenced[:, owner]) > event:
+                continue
+            self._fail_lane(
+                f,
+                access.site,
+                int(piece.lanes.lanes[0]),
+                MISSING_FENCE,
+                f"{access.site.kind} reads global memory that block {self.batch.block_index(block - first)}, thread "
+                f"{self.batch.thread_index(thread)} has stored to in this kernel, without fence.proxy.async after it",
+                others=other_of(guard, event, owner),
+                notes=[
+                    "the thread that stores needs fence.proxy.async (or fence.proxy.async.global) before it signals"
+                ],
+                space="global",
+            )
+
+    # ---- reports ----
+
+    def _other(self, site: Site, lane: int) -> tuple[Any, ...]:
+        return (self.batch.asynchrony.mbarriers.other(site, lane),)
+
+    def _fail_lane(self, f: Fragment, site: Site, lane: int, kind: str, detail: str, **more: Any) -> NoReturn:
+        """Report a lane of the batch, which may be in the fragment."""
+        found = np.flatnonzero(f.lanes.lanes == lane)
+        if len(found):
+            f.fail(site.instruction, kind, detail, int(found[0]), access=site.kind, **more)
+        alone = LaneSet(self.batch.geometry, np.array([lane]), 1)
+        Fragment(self.batch, alone, f.frames, f.block, f.epoch).fail(
+            site.instruction, kind, detail, access=site.kind, **more
+        )
+
+
+def _some(piece: Piece, mask: Array) -> Piece:
+    """The units of a piece in a mask."""
+    index = positions(piece.index, piece.lanes.count)[mask]
+    lanes = LaneSet(piece.lanes.geometry, piece.lanes.lanes[mask], len(index))
+    lanes.__dict__["complete"] = False
+    return piece._replace(index=index, lanes=lanes)
+
+
+def _lanes_of(transfer: Transfer, count: int) -> LaneSet:
+    """The transfer's lane, once per unit."""
+    if transfer.lanes.count == count:
+        return transfer.lanes
+    return same_lane(transfer.f.batch.geometry, transfer.lane, count)

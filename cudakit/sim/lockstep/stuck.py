@@ -1,0 +1,117 @@
+"""The report of threads that wait forever at mbarriers: each warp, its barrier and phase, and what is missing."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from cudakit.sim.lockstep.fragment import Batch, Fragment
+from cudakit.sim.lockstep.lanes import LaneSet
+from cudakit.sim.lockstep.mbarriers import Mbarrier
+from cudakit.sim.lockstep.phases import PhaseWait
+
+# the most waits that a report lists
+_MOST = 12
+
+
+def report_stuck(f: Fragment, waits: list[PhaseWait]) -> NoReturn:
+    """Stop the kernel: the lanes of ``waits`` wait for phases that cannot complete."""
+    batch = f.batch
+    wait = waits[0]
+    barrier = wait.barriers()[0]
+    notes = [note for one in waits for note in _notes(batch, one)]
+    if len(notes) > _MOST:
+        notes = [*notes[:_MOST], f"and {len(notes) - _MOST} more"]
+    position = int(np.argmax((wait.which == wait.objects.index(barrier)) & ~wait.ready()))
+    missed = next((found for one in waits for found in _missed(one)), None)
+    if missed is not None:
+        late, lane, meant, theirs = missed
+        _fail(
+            f,
+            theirs,
+            lane,
+            "mbarrier phase missed",
+            f"a wait for parity {meant & 1} of {late.named()}: phase {meant} is over and phase {meant + 1} too, so the "
+            f"wait is for phase {late.phase}, which cannot complete; {late.missing()}",
+            notes=notes,
+        )
+    short = next((one for w in waits for one in w.barriers() if not one.pending and one.tx), None)
+    if short is not None and _starved(waits) & (short.senders - short.sent):
+        # the block that sends the missing bytes is stuck itself
+        short = None
+    if short is not None and short.expecting is not None:
+        site, lane = short.expecting
+        came = f"{short.received} bytes have arrived and no other copy is in flight"
+        _report(
+            f,
+            lane,
+            site.instruction,
+            "mbarrier bytes differ",
+            f"{site.kind}: phase {short.phase} of {short.named()} expects {short.requested} bytes, but {came}",
+            others=(batch.asynchrony.mbarriers.other(wait.site, int(wait.lanes.lanes[position])),),
+            notes=[*notes, "expect exactly the bytes of the copies, of whole boxes also if they overhang the tensor"],
+        )
+    detail = f"a wait for {barrier.named()} that cannot end: {barrier.missing()}"
+    _fail(f, wait, int(wait.lanes.lanes[position]), "deadlock", detail, notes=notes)
+
+
+def _starved(waits: list[PhaseWait]) -> set[int]:
+    """The blocks of the batch with threads that wait for arrivals."""
+    found: set[int] = set()
+    for wait in waits:
+        for number, barrier in enumerate(wait.objects):
+            if barrier.pending and (mine := (wait.which == number) & ~wait.ready()).any():
+                found.update(wait.lanes.block[mine].tolist())
+    return found
+
+
+def _missed(wait: PhaseWait) -> list[tuple[Mbarrier, int, int, PhaseWait]]:
+    """The barriers of which a waiting warp, that never waited for them before, has missed the first phase."""
+    found = []
+    for number, barrier in enumerate(wait.objects):
+        mine = np.flatnonzero(wait.which == number)
+        first = int(mine[0])
+        warp = int(wait.lanes.warp[first])
+        if barrier.phase >= 2 and int(wait.parity[first]) == 0 and warp not in barrier.waited:
+            found.append((barrier, int(wait.lanes.lanes[first]), 0, wait))
+    return found
+
+
+def _notes(batch: Batch, wait: PhaseWait) -> list[str]:
+    """One line per barrier and block: the warps that wait there, at which source line, and what is missing."""
+    geometry = batch.geometry
+    places = batch.run.place(wait.instruction)
+    # the line that calls the wait, not one in a header
+    where = f"{places[-1].file}:{places[-1].line}" if places else wait.instruction.text.strip()
+    ready = wait.ready()
+    found = []
+    for number, barrier in enumerate(wait.objects):
+        mine = (wait.which == number) & ~ready
+        if not mine.any():
+            continue
+        _, lanes = wait.lanes.subset(mine)
+        for block in np.unique(lanes.block).tolist():
+            inner = [
+                warp % geometry.warps_per_block
+                for warp in lanes.warps[lanes.warps // geometry.warps_per_block == block]
+            ]
+            warps = f"warp {inner[0]}" if len(inner) == 1 else f"warps {inner[0]} to {inner[-1]}"
+            if len(inner) > 2 and inner[-1] - inner[0] != len(inner) - 1:
+                warps = "warps " + ", ".join(map(str, inner))
+            whose = "" if block == barrier.block else f" of block {batch.block_index(barrier.block)}"
+            parity = int(wait.parity[np.flatnonzero(mine)[0]])
+            found.append(
+                f"{warps} of block {batch.block_index(block)} at {where}: parity {parity} of {barrier.named()}{whose}; "
+                f"{barrier.missing()}"
+            )
+    return found
+
+
+def _fail(f: Fragment, wait: PhaseWait, lane: int, kind: str, detail: str, **more: Any) -> NoReturn:
+    _report(f, lane, wait.instruction, kind, detail, **more)
+
+
+def _report(f: Fragment, lane: int, instruction: Any, kind: str, detail: str, **more: Any) -> NoReturn:
+    alone = LaneSet(f.batch.geometry, np.array([lane]), 1)
+    Fragment(f.batch, alone, f.frames, f.block, f.epoch).fail(instruction, kind, detail, **more)

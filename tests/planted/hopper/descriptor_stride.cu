@@ -1,0 +1,25 @@
+// A product. Wrong: the descriptor's stride is in bytes, and not in units of 16 bytes.
+// a: (64, 64), b: (8, 64), y: (64, 8): y = a * b^T; one block of 128
+#include "small.cuh"
+
+template <bool WRONG>
+__device__ __forceinline__ void product(const Element* a, const Element* b, float* y) {
+    __shared__ Operands operands;
+    put_operands(operands, a, b);
+    float sums[4] = {};
+    const uint64 rows_a = WRONG ? wgmma_operand(operands.a) + (uint64(1024 - 64) << 32) : wgmma_operand(operands.a);
+    wgmma_fence();
+    multiply(sums, rows_a, wgmma_operand(operands.b));  // BUG
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_result(sums);
+    store_sums(y, sums);
+}
+
+__global__ void __launch_bounds__(128) wrong(const Element* a, const Element* b, float* y) {
+    product<true>(a, b, y);
+}
+
+__global__ void __launch_bounds__(128) right(const Element* a, const Element* b, float* y) {
+    product<false>(a, b, y);
+}

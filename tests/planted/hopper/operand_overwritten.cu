@@ -1,0 +1,33 @@
+// The sum of two products, whose second factors share a tile. Wrong: the tile is overwritten before the first product
+// has read it.
+// a: (64, 64), b: (2, 8, 64), y: (64, 8): y = a * (b[0] + b[1])^T; one block of 128
+#include "small.cuh"
+
+template <bool WRONG>
+__device__ __forceinline__ void product(const Element* a, const Element* b, float* y) {
+    __shared__ Operands operands;
+    put_operands(operands, a, b);
+    float sums[4] = {};
+    wgmma_fence();
+    multiply(sums, wgmma_operand(operands.a), wgmma_operand(operands.b));  // OTHER
+    wgmma_commit();
+    if (!WRONG) wgmma_wait<0>();
+    __syncthreads();
+    put_rows(operands.b, b + kRowsB * kDeep, kRowsB);  // BUG
+    fence_async_shared();
+    __syncthreads();
+    wgmma_fence();
+    multiply(sums, wgmma_operand(operands.a), wgmma_operand(operands.b));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_result(sums);
+    store_sums(y, sums);
+}
+
+__global__ void __launch_bounds__(128) wrong(const Element* a, const Element* b, float* y) {
+    product<true>(a, b, y);
+}
+
+__global__ void __launch_bounds__(128) right(const Element* a, const Element* b, float* y) {
+    product<false>(a, b, y);
+}
