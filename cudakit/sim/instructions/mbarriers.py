@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from cudakit.sim.instructions.emitter import Emitter
-from cudakit.sim.instructions.warp import function
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
@@ -17,9 +16,10 @@ from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_WINDOW
 from cudakit.sim.lockstep.phases import PhaseWait
 from cudakit.sim.lockstep.pieces import CLUSTER, GENERIC, SHARED, positions
 from cudakit.sim.lockstep.program import WAIT, BasicBlock, WaitCall
+from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.transfers import LateArrival
-from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Register, refused
+from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Register, Symbol, refused
 from cudakit.sim.ptx.modifiers import Modifiers
 
 Places = Callable[[Fragment, Array], Array]
@@ -29,6 +29,9 @@ def barrier_places(c: Emitter, operand: Operand | None, site: Site, space: str) 
     """An expression for the address of an mbarrier, and a function from it to the first byte of each lane's object in
     the batch's shared memory. ``space``: SHARED, CLUSTER or GENERIC."""
     address, offset = c.address(operand, site.instruction)
+    base = operand.base if isinstance(operand, Address) else operand
+    if isinstance(base, Symbol):
+        space = SHARED
     access = MemoryAccess(site, space, offset, BYTES, 1)
 
     def places(f: Fragment, value: Array) -> Array:
@@ -140,6 +143,8 @@ def build_arrive(c: Emitter, instruction: Instruction) -> list[str]:
     given = operands[1] if len(operands) > 1 else None
     if bool(order) != bool(scope) or (expects and no_complete) or ((expects or no_complete) and given is None):
         modifiers.refuse("unknown form")
+    if no_complete and (order == "relaxed" or scope == "cluster"):
+        modifiers.refuse(f".noComplete with .{order}.{scope}: it is .release.cta")
     if space == CLUSTER and (target is not None or no_complete):
         modifiers.refuse("an arrival at another block's mbarrier returns no state: write _ as the destination")
     site = c.site(instruction, f"mbarrier.{verb}")
@@ -187,35 +192,33 @@ def _begin(instruction: Instruction, verb: str) -> Modifiers:
 # ---- waits ----
 
 
-def _wait(c: Emitter, instruction: Instruction, verb: str) -> Callable[[Fragment], PhaseWait]:
-    """A function from a fragment to its wait at mbarrier.test_wait or mbarrier.try_wait."""
-    modifiers = _begin(instruction, verb)
-    named = modifiers.flag("parity")
-    order, scope = modifiers.one_of("acquire", "relaxed"), modifiers.one_of("cta", "cluster")
-    space = space_of(modifiers, remote=False)
-    modifiers.finish()
-    if bool(order) != bool(scope):
-        modifiers.refuse("unknown form")
-    site = c.site(instruction, f"mbarrier.{verb}")
-    operand = instruction.operands[1]
-    text, places = barrier_places(c, operand, site, space)
-    address: Callable[[Fragment, Any], Array] = eval(f"lambda f, r: {text}", c.program.namespace)
-    state = function(c, instruction.operands[2], "u32" if named else "b64")
+class _PhaseWaits:
+    """mbarrier.test_wait or mbarrier.try_wait: expressions for the address and for the parity or state, and a function
+    from these to a fragment's wait."""
 
-    def start(f: Fragment) -> PhaseWait:
-        value = state(f, f.regs)
-        parity = _lanes(value, f) & 1 if named else _lanes(parities(np.asarray(value)), f)
-        if named and "barrier" in f.batch.run.checks:
-            _check_parity(f, site, _lanes(value, f))
-        wait = PhaseWait.start(f, site, places(f, address(f, f.regs)), parity, named=named)
+    def __init__(self, c: Emitter, instruction: Instruction, verb: str) -> None:
+        modifiers = _begin(instruction, verb)
+        self.named = modifiers.flag("parity")
+        order, scope = modifiers.one_of("acquire", "relaxed"), modifiers.one_of("cta", "cluster")
+        space = space_of(modifiers, remote=False)
+        modifiers.finish()
+        if bool(order) != bool(scope):
+            modifiers.refuse("unknown form")
+        self.site = c.site(instruction, f"mbarrier.{verb}")
+        self.address, self.places = barrier_places(c, instruction.operands[1], self.site, space)
+        self.state = c.source(instruction.operands[2], "u32" if self.named else "b64")
+
+    def start(self, f: Fragment, at: Array, value: Array) -> PhaseWait:
+        parity = _lanes(value, f) & 1 if self.named else _lanes(parities(np.asarray(value)), f)
+        if self.named and "barrier" in f.batch.run.checks:
+            _check_parity(f, self.site, _lanes(value, f))
+        wait = PhaseWait.start(f, self.site, self.places(f, at), parity, named=self.named)
         if f.batch.run.counting:
-            tally = f.batch.run.tally(site)
+            tally = f.batch.run.tally(self.site)
             tally.requests += f.lanes.warp_count
             ready = wait.ready()
-            tally.ready += int(np.count_nonzero(ready[f.lanes.warp_starts]))
+            tally.ready += int(np.count_nonzero(np.logical_and.reduceat(ready, f.lanes.warp_starts)))
         return wait
-
-    return start
 
 
 def _check_parity(f: Fragment, site: Site, values: Array) -> None:
@@ -226,17 +229,17 @@ def _check_parity(f: Fragment, site: Site, values: Array) -> None:
 
 
 def build_test_wait(c: Emitter, instruction: Instruction) -> list[str]:
-    start = _wait(c, instruction, "test_wait")
+    waits = _PhaseWaits(c, instruction, "test_wait")
 
-    def test(f: Fragment) -> Array:
-        wait = start(f)
+    def test(f: Fragment, at: Array, value: Array) -> Array:
+        wait = waits.start(f, at, value)
         mask = wait.ready()
         wait.passed(f.lanes, mask)
         if not mask.all():
             f.batch.asynchrony.polls(wait)
         return mask
 
-    return c.store(instruction.operands[0], "pred", f"{c.bind(test)}(f)")
+    return c.store(instruction.operands[0], "pred", f"{c.bind(test)}(f, {waits.address}, {waits.state})")
 
 
 def end_with_wait(c: Emitter, block: BasicBlock, instruction: Instruction) -> None:
@@ -244,8 +247,11 @@ def end_with_wait(c: Emitter, block: BasicBlock, instruction: Instruction) -> No
     target = instruction.operands[0]
     if not isinstance(target, Register):
         raise refused(instruction, "no destination")
+    waits = _PhaseWaits(c, instruction, "try_wait")
+    text = f"lambda f, r: {c.bind(waits.start)}(f, {waits.address}, {waits.state})"
+    start: Callable[[Fragment, Registers], PhaseWait] = eval(text, c.program.namespace)
     block.kind = WAIT
-    block.wait = WaitCall(c.slot(target), _wait(c, instruction, "try_wait"))
+    block.wait = WaitCall(c.slot(target), lambda f: start(f, f.regs))
 
 
 # ---- cp.async ----
