@@ -249,6 +249,91 @@ _RULES = (
         "The script that launches the kernels raised an exception or exited with a status other than 0.",
         "See the message.",
     ),
+    Rule(
+        "read before mbarrier wait",
+        "Shared memory was read before the asynchronous copy into it was complete.",
+        "Wait for the phase of the copy's mbarrier (mbarrier.try_wait in a loop) in each thread that reads, or in one "
+        "thread before a barrier of all.",
+    ),
+    Rule(
+        "shared memory overwritten in flight",
+        "Shared memory was overwritten while a bulk copy or a wgmma may still have to read it.",
+        "Wait first, in the thread that started it: cp.async.bulk.wait_group.read, or wgmma.wait_group; then let the "
+        "threads that write wait for that thread.",
+    ),
+    Rule(
+        "missing proxy fence",
+        "An asynchronous copy or a wgmma reads what threads have stored, without a fence between the proxies.",
+        "Execute fence.proxy.async in each thread that stores, after its stores and before the barrier.",
+    ),
+    Rule(
+        "mbarrier not initialised",
+        "An mbarrier was used before its initialisation was visible to the thread or to the copy.",
+        "After mbarrier.init: fence.mbarrier_init.release.cluster in that thread, then __syncthreads(), or a barrier "
+        "of the cluster if other blocks use it.",
+    ),
+    Rule(
+        "mbarrier initialised again",
+        "An mbarrier in use was initialised again.",
+        "Initialise it once and use its phases, or call mbarrier.inval first.",
+    ),
+    Rule(
+        "mbarrier overwritten",
+        "The memory of an mbarrier was stored to while it was in use.",
+        "Check the index of the store; call mbarrier.inval before the memory is used for something else.",
+    ),
+    Rule("mbarrier in use", "An mbarrier was invalidated in use.", "Wait for its phase in all threads first."),
+    Rule(
+        "mbarrier count",
+        "More arrivals than an mbarrier expects in a phase, or a count that it cannot have.",
+        "Initialise it with the number of arrivals per phase, and let as many threads arrive: one per warp, or all.",
+    ),
+    Rule("mbarrier parity", "A wait for a parity that is neither 0 nor 1.", "Wait for phase & 1."),
+    Rule(
+        "mbarrier bytes differ",
+        "A phase expects other bytes than those of the copies that complete on its mbarrier.",
+        "Expect the bytes of all copies of the phase, of whole boxes also if they overhang the tensor.",
+    ),
+    Rule(
+        "mbarrier phase missed",
+        "A thread waits for a phase that is over, as is the next one, so its parity means a later phase.",
+        "Let no phase complete before every thread has waited for the one before it: let the consumers arrive.",
+    ),
+    Rule(
+        "mbarrier transaction overflow",
+        "The transaction count of an mbarrier exceeds its range of 2^20 - 1 bytes.",
+        "Expect the bytes of each copy as it starts, and let phases complete in between.",
+    ),
+    Rule(
+        "wrong mbarrier",
+        "An asynchronous store completes on an mbarrier in another block than its destination.",
+        "Map both addresses to the same block (mapa).",
+    ),
+    Rule(
+        "invalid tensor map",
+        "A copy uses bytes that are not a tensor map, or a map that breaks a rule.",
+        "Pass a cudakit.TensorMap for a parameter const __grid_constant__ CUtensorMap, with as many dimensions as the "
+        "instruction has.",
+    ),
+    Rule(
+        "tensor map in the wrong memory",
+        "A tensor map in local or shared memory.",
+        "Declare the parameter as const __grid_constant__ CUtensorMap, and take its address without a copy.",
+    ),
+    Rule(
+        "tensor map changed without a fence",
+        "A copy uses a tensor map that the kernel has changed, without a fence for tensor maps in between.",
+        "Release with fence.proxy.tensormap::generic.release after the change, and acquire the map before the copy.",
+    ),
+    Rule(
+        "tensor coordinates",
+        "The coordinates of a tensor copy are ones that hardware refuses, or those of a box outside of the tensor.",
+        "Coordinates count elements, dimension 0 first. Begin at multiples of 16 bytes along dimension 0, and store "
+        "only at coordinates of at least 0.",
+    ),
+    Rule(
+        "bulk copy size", "A bulk copy of bytes that are not a multiple of 16.", "Round the size up, or copy the rest."
+    ),
 )
 
 _BY_KIND = {rule.kind: rule for rule in _RULES}

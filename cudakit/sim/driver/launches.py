@@ -42,6 +42,11 @@ FAULT_RESULTS = {
     "hang": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "endless loop": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
     "deadlock": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "mbarrier bytes differ": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "mbarrier phase missed": Result.CUDA_ERROR_LAUNCH_TIMEOUT,
+    "tensor coordinates": Result.CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    "invalid tensor map": Result.CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    "tensor map in the wrong memory": Result.CUDA_ERROR_ILLEGAL_ADDRESS,
     "stack overflow": Result.CUDA_ERROR_HARDWARE_STACK_ERROR,
     "invalid function pointer": Result.CUDA_ERROR_INVALID_PC,
 }
