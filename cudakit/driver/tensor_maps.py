@@ -25,8 +25,8 @@ def mistake(
     *modes: int,
 ) -> tuple[str, int | None, str] | None:
     """Return the first rule that the arguments of cuTensorMapEncodeTiled break: the name of the argument, the index in
-    it (None if it has none) and the rule with the value; None if all are obeyed. modes: interleave, swizzle, promotion
-    and fill."""
+    it (None for the whole argument) and the rule with the value; None if all are obeyed. modes: interleave, swizzle,
+    promotion and fill."""
     from cudakit.sim.lockstep import tensor_map_rules, tensor_maps
 
     fields = (tuple(dims), tuple(strides), tuple(box), tuple(element_strides))

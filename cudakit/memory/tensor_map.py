@@ -30,6 +30,10 @@ class TensorMap:
     axes, the last of which is contiguous. The driver and PTX count from the other end: coordinate 0 of a copy is along
     the last axis. The map keeps its array alive, and a launch passes the map's bytes by value.
 
+    Copies have rules of their own, which the map cannot check. Along the last axis, a box begins at a multiple of 16
+    bytes. Loads may have negative coordinates, stores and reductions may not. A store writes whole chunks of 16 bytes,
+    also past the end of a row.
+
     Args:
         array: The array. Its last axis must be contiguous, and all other strides multiples of 16 bytes.
         box: Elements per axis that a copy moves, each 1 to 256; an int for one axis. Parts outside the tensor are
@@ -40,7 +44,7 @@ class TensorMap:
         l2_promotion: The size of requests to L2: "none", "64B", "128B" or "256B".
         fill: The value of elements outside the tensor: "zeros", or "nan" for floats.
         element_strides: Distance per axis between elements that a copy takes, 1 to 8; by default 1. The box is then
-            measured before elements are left out.
+            measured before elements are left out. Copies ignore it along the last axis.
         data_type: The type as which elements are copied, if not the array's: "tf32", "tf32_ftz" or "float32_ftz" for
             float32 arrays, or any type of the same size. 8-bit floats are copied as "uint8".
         dims: The extents of the tensor, if not the array's shape: another view of the same memory.
@@ -102,10 +106,9 @@ class TensorMap:
         wrong = rules.mistake(rules.DATA_TYPES[kind], array.pointer, *fields, *modes)
         if wrong is not None:
             raise ValueError(_explained(*wrong, steps))
-        taken = [-(-size // step) for size, step in zip(self.box, skipped, strict=True)]
-        if not modes[0]:
-            taken[-1] = self.box[-1]
-        self.box_bytes = math.prod(taken) * ({1: 16, 2: 32}.get(modes[0]) or array.dtype.itemsize)
+        # copies ignore the element stride along the last axis
+        taken = [-(-size // step) for size, step in zip(self.box[:-1], skipped[:-1], strict=True)]
+        self.box_bytes = math.prod(taken) * self.box[-1] * array.dtype.itemsize
         words = [f"box={self.box}", *([] if kind == array.dtype.name else [f"data_type={kind!r}"])]
         given = {"swizzle": swizzle, "interleave": interleave, "l2_promotion": l2_promotion, "fill": fill}
         words += [f"{name}={value!r}" for name, value in given.items() if value not in ("none", "zeros")]
@@ -133,7 +136,8 @@ def _encoded(array: DeviceArray, kind: int, fields: tuple[Shape, ...], modes: tu
         len(dims),
         array.pointer,
         [cu.cuuint64_t(size) for size in dims],
-        [cu.cuuint64_t(stride) for stride in strides],
+        # the driver rejects an empty array, though it reads no stride for one dimension
+        [cu.cuuint64_t(stride) for stride in strides or (16,)],
         [cu.cuuint32_t(size) for size in box],
         [cu.cuuint32_t(step) for step in skipped],
         cu.CUtensorMapInterleave(modes[0]),
@@ -152,7 +156,7 @@ def _tensor(array: DeviceArray, dims: Any, strides: Any) -> tuple[Shape, Shape]:
         raise ValueError("strides were passed without dims; pass dims too, or a view of the array")
     shape = array.shape if dims is None else _numbers("dims", dims)
     if not shape:
-        raise ValueError("a TensorMap needs 1 to 5 axes, and the array has none; reshape it to (1,)")
+        raise ValueError("a TensorMap needs 1 to 5 axes, got an array without axes; reshape it to (1,)")
     steps = array.strides if dims is None else layout.contiguous(shape, size)
     if strides is not None:
         steps = _numbers("strides", strides, len(shape))
@@ -220,7 +224,7 @@ _SUBJECTS = {
 }  # fmt: skip
 _NAMES = {
     "globalAddress": "the address of the array", "tensorRank": "the number of axes", "oobFill": "fill",
-    "tensorDataType": "data_type", "l2Promotion": "l2_promotion",
+    "tensorDataType": "data_type", "l2Promotion": "l2_promotion", "boxDim": "the box",
 }  # fmt: skip
 
 

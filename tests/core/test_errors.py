@@ -81,20 +81,20 @@ def test_every_usual_error_has_a_hint(driver):
 
 
 UNSUPPORTED = {
-    "barrier": (
-        """#include <cuda_awbarrier_primitives.h>
-        __global__ void k() {
-            __shared__ __mbarrier_t barrier;
-            __mbarrier_init(&barrier, 1);
-        }""",
-        r"does not execute 'mbarrier\.init.*\n  in the kernel .*\n  at barrier\.cu:4\n"
-        r" +__mbarrier_init\(&barrier, 1\);\n",
-    ),
-    "bulk": (
+    "several": (
         """__global__ void k() {
-            asm volatile("cp.async.bulk.commit_group;");
+            int sum;
+            asm volatile("multimem.ld_reduce.relaxed.sys.global.add.s32 %0, [%1];" : "=r"(sum) : "l"(0ull));
         }""",
-        r"does not execute 'cp\.async\.bulk.*\n  in the kernel .*\n  at bulk\.cu:2\n",
+        r"does not execute 'multimem.*\n  in the kernel .*\n  at several\.cu:3\n"
+        r" +asm volatile\(.*\n",
+    ),
+    "sparse": (
+        """__global__ void k() {
+            asm volatile("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%0, %0, %0, %0}, %1, %1, %2, 0, 1, 1, "
+                         "1, 0, 0;" :: "f"(0.0f), "l"(0ull), "r"(0));
+        }""",
+        r"does not execute 'wgmma\.mma_async\.sp.*\n  in the kernel .*\n  at sparse\.cu:2\n",
     ),
 }
 

@@ -152,3 +152,26 @@ def test_the_bound_is_the_slowest_stage_and_not_the_number_of_streams() -> None:
     # Two arrays in and one out, at equal speed: the input has twice the bytes.
     assert Link(10e9, 10e9, 10e9).seconds(20 * 10**9, 10 * 10**9) == 2.0
     assert Link(10e9, 5e9, 4e9).seconds(4 * 10**9, 9 * 10**9) == 1.0 + 1.0
+
+
+STORE_ONES = """
+#include "hopper.cuh"
+__global__ void ones(const __grid_constant__ CUtensorMap y) {
+    __shared__ alignas(128) float tile[4 * 32];
+    for (int i = threadIdx.x; i < 4 * 32; i += blockDim.x) tile[i] = 1.0f;
+    fence_async_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        tensor_store(&y, 0, 0, tile);
+        bulk_commit();
+        bulk_wait<0>();
+    }
+}
+"""
+
+
+def test_a_tensor_store_writes_whole_chunks_at_the_end_of_a_row(sim: cudakit.Device) -> None:
+    padded = sim.zeros((4, 36))
+    stored = cudakit.TensorMap(padded[:, :30], box=(4, 32))  # 120 bytes per row: the last chunk ends at 128
+    sim.compile(source=STORE_ONES)["ones"].launch(sim.default_stream, grid=1, block=32, args=(stored,))
+    assert (padded.numpy() == [1] * 32 + [0] * 4).all()

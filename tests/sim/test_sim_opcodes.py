@@ -11,19 +11,24 @@ from differential.catalogue import catalogue
 
 from cudakit.sim.instructions import (
     async_copies,
+    async_stores,
     atomics,
+    bulk_copies,
     clusters,
     hints,
     loads,
     lowering,
     matrix,
+    mbarriers,
     stack,
     tensor,
+    tensor_copies,
+    tensormaps,
     warp,
     warpgroup,
 )
 from cudakit.sim.lockstep.memory import AddressSpace
-from cudakit.sim.lockstep.program import BARRIER, writes_of
+from cudakit.sim.lockstep.program import BARRIER, WAIT, writes_of
 from cudakit.sim.machine import loading
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.mix import CLASSES
@@ -36,6 +41,7 @@ LANEWISE = set(arithmetic.BUILDERS)
 ROW = {name: row for row in ROWS for name in row.names.split()}
 EACH = pytest.mark.parametrize(("name", "row"), ROW.items(), ids=ROW)
 
+COMPLETION = "mbarrier::complete_tx::bytes"
 # one instruction for each name that is missing in the catalogue of forms
 LINES = {
     "alloca": "alloca.u64 %rd1, %rd2, 16;",
@@ -59,6 +65,33 @@ LINES = {
     "wgmma.fence": "wgmma.fence.sync.aligned;",
     "wgmma.commit_group": "wgmma.commit_group.sync.aligned;",
     "wgmma.wait_group": "wgmma.wait_group.sync.aligned 0;",
+    "mbarrier.init": "mbarrier.init.shared.b64 [buffer], 1;",
+    "mbarrier.inval": "mbarrier.inval.shared.b64 [buffer];",
+    "mbarrier.arrive": "mbarrier.arrive.shared.b64 %rd1, [buffer];",
+    "mbarrier.arrive_drop": "mbarrier.arrive_drop.shared.b64 %rd1, [buffer];",
+    "mbarrier.expect_tx": "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [buffer], 16;",
+    "mbarrier.complete_tx": "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [buffer], 16;",
+    "mbarrier.test_wait": "mbarrier.test_wait.shared.b64 %p1, [buffer], %rd1;",
+    "mbarrier.try_wait": "mbarrier.try_wait.parity.shared.b64 %p1, [buffer], 0;",
+    "mbarrier.pending_count": "mbarrier.pending_count.b64 %r1, %rd1;",
+    "fence.mbarrier_init": "fence.mbarrier_init.release.cluster;",
+    "cp.async.mbarrier": "cp.async.mbarrier.arrive.shared.b64 [buffer];",
+    "cp.async.bulk": f"cp.async.bulk.shared::cta.global.{COMPLETION} [buffer], [%rd1], 16, [buffer+16];",
+    "cp.async.bulk.commit_group": "cp.async.bulk.commit_group;",
+    "cp.async.bulk.wait_group": "cp.async.bulk.wait_group 0;",
+    "cp.async.bulk.prefetch": "cp.async.bulk.prefetch.L2.global [%rd1], 16;",
+    "cp.reduce": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [buffer], 16;",
+    "cp.async.bulk.tensor": "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r1}], [buffer];",
+    "cp.reduce.async.bulk.tensor": "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.bulk_group "
+    "[%rd1, {%r1}], [buffer];",
+    "cp.async.bulk.prefetch.tensor": "cp.async.bulk.prefetch.tensor.1d.L2.global [%rd1, {%r1}];",
+    "st.async": f"st.async.shared::cluster.{COMPLETION}.u32 [%r1], %r2, [%r3];",
+    "red.async": f"red.async.relaxed.cluster.shared::cluster.{COMPLETION}.inc.u32 [%r1], %r2, [%r3];",
+    "tensormap.replace": "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 1;",
+    "tensormap.cp_fenceproxy": "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned "
+    "[%rd1], [buffer], 128;",
+    "fence.tensormap": "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;",
+    "prefetch.tensormap": "prefetch.tensormap [%rd1];",
 } | {
     f"v{name}{count}": f"v{name}{count}.{'lt.' if name == 'set' else 'u32.'}u32.u32 %r1, %r2, %r3, %r4;"
     for name in ("add", "sub", "absdiff", "min", "max", "set")
@@ -124,7 +157,8 @@ def test_what_is_executed_has_its_operands_checked(name, row):
 
 def test_a_builder_has_a_row_and_a_name_one_builder():
     assert set(ROW) >= BUILDERS | LANEWISE
-    families = (async_copies, atomics, clusters, hints, loads, matrix, stack, tensor, warp, warpgroup)
+    families = (async_copies, async_stores, atomics, bulk_copies, clusters, hints, loads, matrix, mbarriers, stack)
+    families += (tensor, tensor_copies, tensormaps, warp, warpgroup)
     assert sum(len(family.BUILDERS) for family in families) == len(BUILDERS)
 
 
@@ -181,6 +215,9 @@ def test_an_executed_instruction_writes_the_operands_of_its_row(name):
             if block.kind == BARRIER:
                 written = [program.slots[register.name] for register in writes_of(block.instructions[-1])]
                 assert written == ([block.barrier.slot] if block.barrier.slot >= 0 else [])
+            if block.kind == WAIT:
+                written = [program.slots[register.name] for register in writes_of(block.instructions[-1])]
+                assert written == [block.wait.slot]
             found += sum(name_of(i) == name for i in block.instructions)
     assert found
     module.close()

@@ -63,26 +63,21 @@ def refused(line: str) -> str:
 
 # instructions of every unsupported group, several if a group has several kinds
 INSTRUCTIONS = [
-    "mbarrier.init.shared.b64 [buffer], 1;",
-    "mbarrier.arrive.shared::cta.b64 %rd1, [buffer];",
-    "mbarrier.try_wait.parity.shared::cta.b64 %p1, [buffer], %r1;",
-    "@%p1 mbarrier.inval.shared.b64 [buffer];",
-    "cp.async.mbarrier.arrive.noinc.shared.b64 [buffer];",
-    "fence.mbarrier_init.release.cluster;",
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [buffer], [%rd1], 16, [%rd2];",
-    "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [buffer], 16;",
-    "cp.async.bulk.commit_group;",
-    "cp.async.bulk.wait_group.read 0;",
-    "cp.async.bulk.prefetch.L2.global [%rd1], 16;",
-    "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [buffer], [%rd1, {%r1, %r2}], [%rd2];",
-    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [buffer], 16;",
-    "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd1, {%r1}], [buffer];",
-    "prefetch.tensormap [%rd1];",
-    "tensormap.replace.tile.global_address.global.b1024.b64 [%rd1], %rd2;",
-    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [buffer], 128;",
-    "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;",
-    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];",
-    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
+    "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[buffer], [%rd1, {%r1, %r2, %r3}], [%rd2], {%h1};",
+    "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [%rd1, {%r1, %r2, %r3}], [buffer];",
+    "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs.bulk_group "
+    "[%rd1, {%r1, %r2, %r3}], [buffer];",
+    "cp.async.bulk.prefetch.tensor.4d.L2.global.im2col [%rd1, {%r1, %r2, %r3, %r4}], {%h1, %h2};",
+    "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes "
+    "[buffer], [%rd1, {%r1, %r2, %r3, %r4, %r5}], [%rd2];",
+    "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%rd1, {%r1, %r2, %r3, %r4, %r5}], [buffer];",
+    "cp.async.bulk.tensor.1d.cta_group::2.shared::cluster.global.mbarrier::complete_tx::bytes "
+    "[buffer], [%rd1, {%r1}], [%rd2];",
+    "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [buffer], 16, %h1;",
+    "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%rd1], 1;",
+    "st.async.mmio.release.sys.global.u32 [%rd1], %r1;",
+    "red.async.mmio.release.sys.global.add.u32 [%rd1], %r1;",
     "st.bulk.weak.shared::cta [buffer], 64, 0;",
     "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [buffer], [%rd2];",
     "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, %r1, 0, 1, 1, 1, 0, 0;",
@@ -200,6 +195,29 @@ EXECUTED = [
     "setmaxnreg.inc.sync.aligned.u32 96;",
     "cp.async.cg.shared.global.L2::128B [%r1], [%rd1], 16;",
     "cp.async.wait_group 0;",
+    "mbarrier.init.shared::cta.b64 [buffer], 1;",
+    "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%r1], %r2;",
+    "mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 %p1, [buffer], 0;",
+    "mbarrier.try_wait.relaxed.cluster.b64 %p1, [%rd1], %rd2, 100;",
+    "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [buffer], 16;",
+    "mbarrier.pending_count.b64 %r1, %rd1;",
+    "cp.async.mbarrier.arrive.noinc.shared.b64 [buffer];",
+    "fence.mbarrier_init.release.cluster;",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [buffer], [%rd1], 16, [%r2];",
+    "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%rd1], [buffer], %r1, %rd2;",
+    "cp.async.bulk.wait_group.read 0;",
+    "cp.async.bulk.prefetch.L2.global [%rd1], 16;",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.noftz.f16 [%rd1], [buffer], 16;",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r1, 0}], [%r2];",
+    "cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%rd1, {%r1}], [buffer];",
+    "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group [%rd1, {%r1}], [buffer];",
+    "cp.async.bulk.prefetch.tensor.1d.L2.global [%rd1, {%r1}];",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%r1], {%r2, %r3}, [%r4];",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r1], %r2, [%r3];",
+    "tensormap.replace.tile.box_dim.global.b1024.b32 [%rd1], 0, %r1;",
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [buffer], 128;",
+    "fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;",
+    "prefetch.param.tensormap [p];",
     "vabsdiff4.u32.u32.u32.add %r1, %r2, %r3, %r4;",
     "add.rn.ftz.f32 %f1, %f2, %f3;",
     "mul.wide.s32 %rd1, %r1, %r2;",
@@ -393,14 +411,9 @@ def test_a_kernel_with_blocks_that_are_clusters_is_refused_at_its_launch():
 
 
 CUDA = r"""
-#include <cuda/barrier>
-#if defined(BARRIER)
+#if defined(MULTIMEM)
 __global__ void k(int* out) {
-    __shared__ cuda::barrier<cuda::thread_scope_block> bar;
-    if (threadIdx.x == 0) init(&bar, blockDim.x);
-    __syncthreads();
-    bar.arrive_and_wait();  // refused
-    out[threadIdx.x] = 1;
+    asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(out), "r"(1) : "memory");  // refused
 }
 #elif defined(TEXTURE)
 __global__ void k(float* out, cudaTextureObject_t image) {
@@ -413,7 +426,7 @@ __global__ void k(float* out, cudaTextureObject_t image) {
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("BARRIER", r"'mbarrier\.\S+' \(mbarrier objects: bulk-asynchronous instructions are not simulated yet"),
+        ("MULTIMEM", r"'multimem\.\S+' \(multicast memory of several GPUs is not simulated"),
         ("TEXTURE", r"'tex\.\S+' \(textures and surfaces are not simulated"),
     ],
 )
@@ -424,12 +437,9 @@ def test_cuda_that_needs_them_is_refused_with_its_source_line(what, words):
         device.launch(kernel.name, 1, 1, *[0] * len(kernel.params))
     message = str(caught.value)
     assert "in the kernel _Z1kP" in message
-    line = next((n for n, text in enumerate(CUDA.splitlines(), 1) if text.endswith("// refused")), 0)
     starts = [n for n, text in enumerate(CUDA.splitlines(), 1) if what in text]
     own = [n for n, text in enumerate(CUDA.splitlines(), 1) if n > starts[0] and text.endswith("// refused")]
-    assert line
-    assert "refused.cu:" in message
-    assert f"refused.cu:{own[0]}" in message or what == "BARRIER"
+    assert f"refused.cu:{own[0]}" in message
 
 
 def test_the_driver_returns_the_refusal_and_a_hint_at_the_launch():

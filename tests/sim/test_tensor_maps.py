@@ -5,17 +5,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from cuda.bindings import driver as cu
+from paths import ROOT
 from simulated import INVALID_VALUE, OK, start
 
+from cudakit.sim.lockstep.tensor_map_rules import mistakes
 from cudakit.sim.lockstep.tensor_maps import (
     ELEMENT_TYPES,
-    SLICES,
     SPANS,
     InvalidTensorMap,
     TensorMap,
@@ -76,8 +78,8 @@ def test_garbage_is_refused_with_the_reason() -> None:
 
 def _expected(tensor: TensorMap, at: tuple[int, ...]) -> tuple[dict[int, int], set[int]]:
     """Byte of the tile to byte of the tensor, one by one, and the bytes of the tile that are filled."""
-    size = SLICES[tensor.interleave] or ELEMENT_TYPES[tensor.data_type].size
-    steps = (tensor.element_strides[0] if tensor.interleave else 1, *tensor.element_strides[1:])
+    size = ELEMENT_TYPES[tensor.data_type].size
+    steps = (1, *tensor.element_strides[1:])
     counts = [(box + step - 1) // step for box, step in zip(tensor.box, steps, strict=True)]
     pitch = max(counts[0] * size, SPANS[tensor.swizzle])
     copied, filled = {}, set()
@@ -113,17 +115,15 @@ def _found(tensor: TensorMap, at: tuple[int, ...]) -> tuple[dict[int, int], set[
 
 def _drawn(rng: np.random.Generator) -> tuple[TensorMap, tuple[int, ...]]:
     kind, rank = int(rng.choice(list(ELEMENT_TYPES))), int(rng.integers(1, 6))
-    interleave = int(rng.integers(0, 3)) if rank >= 3 else 0
-    swizzle = 1 if interleave == 2 else int(rng.integers(0, 4))
-    size = SLICES[interleave] or ELEMENT_TYPES[kind].size
-    most = 4 if interleave else (SPANS[swizzle] or 64) // 16
-    first = int(rng.integers(1, most + 1)) * (1 if interleave else 16 // size)
+    swizzle = int(rng.integers(0, 4))
+    size = ELEMENT_TYPES[kind].size
+    first = int(rng.integers(1, (SPANS[swizzle] or 64) // 16 + 1)) * 16 // size
     box = (first, *rng.integers(1, 4, rank - 1).tolist())
     dims = tuple(rng.integers(1, 40, 1).tolist() + rng.integers(1, 6, rank - 1).tolist())
     strides = tuple((16 * rng.integers(0, 20, rank - 1)).tolist())
     steps = tuple(rng.integers(1, 4, rank).tolist())
     at = tuple(int(rng.integers(-b - 1, d + 2)) for b, d in zip(box, dims, strict=True))
-    return TensorMap(kind, 0, dims, strides, box, steps, interleave, swizzle), at
+    return TensorMap(kind, 0, dims, strides, box, steps, swizzle=swizzle), at
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -230,7 +230,11 @@ WRONG = [
     (PLAIN, {"interleave": 3}, r"interleave must be NONE, 16B or 32B"),
     (PLAIN, {"interleave": 1}, r"tensorRank must be 3 to 5 for an interleaved layout, got 2"),
     (PLAIN, {"swizzle": 4}, r"swizzle must be NONE, 32B, 64B or 128B"),
-    (DEEP, {"interleave": 2}, r"swizzle must be 32B with an interleave of 32B, got NONE"),
+    (
+        DEEP,
+        {"interleave": 1, "box": (4, 2, 2)},
+        r"boxDim\[0\] is 4 elements of 2 bytes, 8 bytes: they must be a multip",
+    ),
     (
         DEEP,
         {"interleave": 2, "swizzle": 1, "address": 0x10010},
@@ -259,15 +263,24 @@ WRONG = [
     ),
     (PLAIN, {"element_strides": (1, 9)}, r"elementStrides\[1\] must be 1 to 8, got 9"),
     (PLAIN, {"element_strides": (1, 0)}, r"elementStrides\[1\] must be 1 to 8, got 0"),
-    (DEEP, {"interleave": 1, "element_strides": (9, 1, 1)}, r"elementStrides\[0\] must be 1 to 8, got 9"),
+    (PLAIN, {"element_strides": (9, 1)}, r"elementStrides\[0\] must be 1 to 8, got 9"),
+    (PLAIN, {"address": 1 << 57}, r"globalAddress must be below 2\^57, got 0x200000000000000"),
+    (
+        PLAIN,
+        {"box": (256, 256), "element_strides": (1, 1)},
+        r"boxDim has 256 x 256 elements of 4 bytes, 262144 bytes: they must not exceed 232448, the shared memory of a",
+    ),
 ]
 FINE: list[tuple[TensorMap, dict[str, Any]]] = [
     (PLAIN, {}),
     (DEEP, {"interleave": 1, "swizzle": 3}),
-    (DEEP, {"interleave": 2, "swizzle": 1}),
+    (DEEP, {"interleave": 2}),
+    (DEEP, {"interleave": 1, "swizzle": 1, "box": (64, 2, 2)}),
+    (PLAIN, {"address": 1 << 56}),
     (PLAIN, {"swizzle": 3, "fill": 1, "promotion": 3}),
     (PLAIN, {"dims": (2**32, 1), "strides": ((1 << 40) - 16,)}),
-    (PLAIN, {"box": (256, 256)}),
+    (PLAIN, {"box": (4, 256)}),
+    (PLAIN, {"box": (256, 256), "element_strides": (2, 1)}),
     (PLAIN, {"element_strides": (1, 8)}),
 ]
 
@@ -287,15 +300,38 @@ def test_values_at_the_limits_are_encoded(tensor: TensorMap, change: dict[str, A
     assert TensorMap.decode(bytes_of(made)) == wanted
 
 
+def _recorded() -> Iterator[tuple[int, TensorMap]]:
+    """The code that a GPU's driver returned, and the map that it was asked for."""
+    for line in (ROOT / "tests" / "data" / "tensor_maps_h100.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        code, kind, _, address, *rows, interleave, swizzle, promotion, fill = line.split()
+        fields = (() if row == "-" else tuple(map(int, row.split("x"))) for row in rows)
+        modes = (int(interleave), int(swizzle), int(promotion), int(fill))
+        yield int(code), TensorMap(int(kind), int(address, 16), *fields, *modes)
+
+
+def test_the_rules_are_those_of_a_gpus_driver() -> None:
+    recorded = list(_recorded())
+    assert len(recorded) > 500
+    broken = [(code, tensor, next(mistakes(tensor), None)) for code, tensor in recorded]
+    assert [case for case in broken if bool(case[0]) != (case[2] is not None)] == []
+
+
 def test_ranks_and_arrays_must_agree() -> None:
     driver = start().driver
     for rank in (0, 6):
-        strides = [16] * max(rank - 1, 0)
+        strides = [16] * max(rank - 1, 1)
         code, _ = call(driver, PLAIN, rank=rank, dims=[4] * rank, strides=strides, box=[4] * rank, steps=[1] * rank)
         assert code == INVALID_VALUE
         assert f"tensorRank must be 1 to 5, got {rank}" in driver.simLastMessage()
     assert call(driver, PLAIN, strides=())[0] == INVALID_VALUE
-    assert "globalStrides must have 1 entries for this rank, got 0 entries" in driver.simLastMessage()
+    assert "globalStrides must have at least 1 for this rank, got 0" in driver.simLastMessage()
+    line = TensorMap(F32, 0x10000, (100,), (), (32,), (1,))
+    assert call(driver, line, strides=())[0] == INVALID_VALUE  # as on a GPU, although it is not read
+    code, made = call(driver, line, strides=(7,))
+    assert code == OK
+    assert TensorMap.decode(bytes_of(made)) == line
     with pytest.raises(TypeError, match="cannot convert int to cuuint64_t"):
         driver.cuTensorMapEncodeTiled(F32, 1, 0, [4], [], [cu.cuuint32_t(4)], [cu.cuuint32_t(1)], 0, 0, 0, 0)
 
@@ -307,6 +343,7 @@ def test_an_address_is_replaced_in_a_map_only() -> None:
     assert TensorMap.decode(bytes_of(made)) == replace(PLAIN, address=0x20000)
     assert driver.cuTensorMapReplaceAddress(made, 0x20008) == (INVALID_VALUE,)
     assert "globalAddress must be a multiple of 16" in driver.simLastMessage()
+    assert driver.cuTensorMapReplaceAddress(made, 0) == (INVALID_VALUE,)
     assert TensorMap.decode(bytes_of(made)).address == 0x20000
     assert driver.cuTensorMapReplaceAddress(cu.CUtensorMap(), 0x20000) == (INVALID_VALUE,)
     assert "not a tensor map" in driver.simLastMessage()

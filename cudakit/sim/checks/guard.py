@@ -324,6 +324,10 @@ class Guard:
         if self.race:
             self.proxy.mbarriers.wait(barrier, lanes, self.events.tick())
 
+    def mbarrier_known(self, barrier: Mbarrier, lane: int) -> bool:
+        """Whether the end of an mbarrier's last phase happens before now for a lane. True if races are not checked."""
+        return not self.race or self.proxy.mbarriers.known(barrier, lane)
+
     def writer_of(self, position: int) -> tuple[Any, ...]:
         """Return the last store to a byte of the batch's shared memory, for a report."""
         if self.shared is None or self.batch.shared is None:

@@ -95,6 +95,15 @@ class MbarrierOrder:
         if self.several:
             self._tell_grid(lanes, phases.done_place, event, releases=False)
 
+    def known(self, barrier: Mbarrier, lane: int) -> bool:
+        """Whether all arrivals of the last complete phase happen before now for a lane."""
+        order, phases = self.guard.order, self._phases(barrier)
+        warp = np.array([self.guard.batch.geometry.warp[lane]])
+        row = order.knowledge(warp)[0]
+        # its own arrivals
+        row[warp % order.columns] = np.iinfo(np.int64).max
+        return bool((row >= phases.done).all())
+
     def _tell_grid(self, lanes: LaneSet, place: int, event: int, *, releases: bool) -> None:
         """Enter releases or acquires in the chains between blocks, by the first lane of each warp: they lead on to
         other clusters."""

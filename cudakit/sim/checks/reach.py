@@ -155,7 +155,9 @@ def _accessed(
             continue
         if any(space in spaces_of(instruction)[:1] for space in (*_SHARED, *_ELSEWHERE)):
             continue
-        for one in meant((instruction.operands[operand],)):
+        address = instruction.operands[operand]
+        # the operand [map, {coordinates}] of a tensor store: the map may be of any allocation
+        for one in {_ANY} if isinstance(address, tuple) else meant((address,)):
             if isinstance(one, str):
                 symbols.add(one)
             else:

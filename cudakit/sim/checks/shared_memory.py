@@ -365,7 +365,8 @@ class SharedChecks:
                 weak |= mixed_sizes.torn(self.events, access, LANES.event(words), wrong & ~weak)
             if "volatile" in access.site.instruction.modifiers:
                 weak |= self._volatile_data(words, wrong, piece)
-            wrong &= weak | moving
+            # reductions in flight do not race with each other
+            wrong &= weak
         if not self.race:
             wrong &= moving
         cells = np.nonzero(wrong & ~moving)

@@ -42,7 +42,8 @@ class TensorMapCalls(DriverState):
             int(tensorDataType),
             as_handle(globalAddress),
             _numbers("globalDim", globalDim, rank, cu.cuuint64_t),
-            _numbers("globalStrides", globalStrides, max(rank - 1, 0), cu.cuuint64_t),
+            # an array without entries is refused for rank 1 too, as by the driver
+            _numbers("globalStrides", globalStrides, max(rank - 1, 1), cu.cuuint64_t)[: max(rank - 1, 0)],
             _numbers("boxDim", boxDim, rank, cu.cuuint32_t),
             _numbers("elementStrides", elementStrides, rank, cu.cuuint32_t),
             int(interleave),
@@ -108,7 +109,10 @@ class TensorMapCalls(DriverState):
             tensor = TensorMap.decode(ctypes.string_at(tensorMap.getPtr(), SIZE))
         except InvalidTensorMap as reason:
             raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"tensorMap: {reason}") from None
-        _write(tensorMap, _checked(replace(tensor, address=as_handle(globalAddress))))
+        address = as_handle(globalAddress)
+        if not address:
+            raise CallError(Result.CUDA_ERROR_INVALID_VALUE, "globalAddress must not be 0")
+        _write(tensorMap, _checked(replace(tensor, address=address)))
 
     def _expect_tensor_maps(self) -> None:
         chip = self._context().device.chip
@@ -122,8 +126,10 @@ def _numbers(name: str, values: Sequence[Any] | None, count: int, kind: type) ->
         if not isinstance(value, kind):
             raise TypeError(f"{name}: cannot convert {type(value).__name__} to {kind.__name__}")
     if len(values or ()) < count:
-        given = "None" if values is None else f"{len(values)} entries"
-        raise CallError(Result.CUDA_ERROR_INVALID_VALUE, f"{name} must have {count} entries for this rank, got {given}")
+        given = "None" if values is None else len(values)
+        raise CallError(
+            Result.CUDA_ERROR_INVALID_VALUE, f"{name} must have at least {count} for this rank, got {given}"
+        )
     return tuple(int(value) for value in (values or ())[:count])
 
 

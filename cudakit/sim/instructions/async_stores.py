@@ -14,7 +14,7 @@ from cudakit.sim.instructions.mbarriers import barrier_places
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.pieces import CLUSTER
+from cudakit.sim.lockstep.pieces import CLUSTER, SHARED
 from cudakit.sim.lockstep.ranges import shared_range
 from cudakit.sim.lockstep.transfers import Transfer, Units
 from cudakit.sim.ptx.ir import Instruction
@@ -22,7 +22,7 @@ from cudakit.sim.ptx.modifiers import Modifiers
 from cudakit.sim.values.lanewise import width
 
 _STORED = ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64")
-_REDUCED = ("b32", "u32", "s32", "u64")
+_REDUCED = ("b32", "u32", "s32", "u64", "s64")
 
 
 def build_async_store(c: Emitter, instruction: Instruction) -> list[str]:
@@ -30,16 +30,22 @@ def build_async_store(c: Emitter, instruction: Instruction) -> list[str]:
     reduces = instruction.opcode == "red"
     kind = modifiers.kind(*(_REDUCED if reduces else _STORED))
     modifiers.flag("async")
-    if modifiers.one_of("mmio", "release"):
-        modifiers.refuse(".mmio.release needs sm_100")
-    ordered = modifiers.flag("relaxed") if reduces else modifiers.flag("weak") and False
-    scope = modifiers.one_of("cluster") if reduces else ""
-    space, completes = modifiers.flag("shared::cluster"), modifiers.flag(COMPLETION)
+    # without a space it is .shared::cluster
+    if reduces:
+        ordered, own = modifiers.flag("relaxed") and modifiers.flag("cluster"), False
+        modifiers.flag("shared::cluster")
+    else:
+        ordered = True
+        modifiers.flag("weak")
+        own = modifiers.one_of("shared::cluster", "shared", "shared::cta") in ("shared", "shared::cta")
+    completes = modifiers.flag(COMPLETION)
     length = 1 if reduces else int(modifiers.one_of("v2", "v4")[1:] or 1)
     operation = modifiers.one_of(*SHARED_TYPES) if reduces else ""
     modifiers.finish()
-    if not (space or not reduces) or not completes or ordered != bool(scope):
+    if not ordered or not completes:
         modifiers.refuse("unknown form")
+    if reduces and kind == "s64" and operation == "add":
+        kind = "u64"
     if reduces and kind not in SHARED_TYPES.get(operation, ()):
         modifiers.refuse(f"{operation or 'no operation'} of .{kind}")
     size = width(kind) // 8
@@ -48,9 +54,10 @@ def build_async_store(c: Emitter, instruction: Instruction) -> list[str]:
     target, value, barrier = instruction.operands
     site = c.site(instruction, "red.async" if reduces else "st.async")
     address, offset = c.address(target, instruction)
-    bar, places = barrier_places(c, barrier, site, CLUSTER)
-    reduced = reduction(instruction, site, operation, kind, CLUSTER) if reduces else None
-    access = MemoryAccess(site, CLUSTER, 0, size, 1) if reduced is None else reduced.access(site, CLUSTER)
+    space = SHARED if own else CLUSTER
+    bar, places = barrier_places(c, barrier, site, space)
+    reduced = reduction(instruction, site, operation, kind, space) if reduces else None
+    access = MemoryAccess(site, space, 0, size, 1) if reduced is None else reduced.access(site, space)
     values = ", ".join(c.source(part, kind) for part in elements(instruction, value, length))
 
     def store(f: Fragment, at: Array, bar: Array, values: tuple[Array, ...]) -> None:
@@ -59,7 +66,7 @@ def build_async_store(c: Emitter, instruction: Instruction) -> list[str]:
         found: Any = places(f, bar)
         for position, (start, barrier_at) in enumerate(each_lane(f, at, found)):
             total = size * length
-            block, where = shared_range(f, position, start + offset, total, total, site, anywhere=True)
+            block, where = shared_range(f, position, start + offset, total, total, site, anywhere=not own)
             transfer = Transfer(f, site, int(f.lanes.lanes[position]), length)
             first = (block * batch.shared.stride + where) // size  # type: ignore[union-attr]
             transfer.destination = Units(batch.shared, np.arange(first, first + length), access)

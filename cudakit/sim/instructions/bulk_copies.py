@@ -1,7 +1,7 @@
 """Builders for bulk copies: cp.async.bulk, cp.reduce.async.bulk, their groups and prefetches.
 
-A lane copies a range of bytes as units of 16 bytes (of one element, in reductions). Copies into shared memory complete
-on an mbarrier, those out of it in the lane's bulk groups.
+A lane copies a range of bytes as units of 16 bytes; a reduction writes elements. Copies into shared memory complete on
+an mbarrier, those out of it in the lane's bulk groups.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from cudakit.sim.values.lanewise import width
 
 ALIGN = 16
 COMPLETION = "mbarrier::complete_tx::bytes"
+# the state spaces of a copy by their names: the destination's is named first
+SPACES = {"shared::cluster": CLUSTER, "shared::cta": SHARED, "global": GLOBAL}
 _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 # the types of each reduction, into global memory and into the shared memory of another block
 _GLOBAL_TYPES: dict[str, tuple[str, ...]] = {
@@ -66,7 +68,8 @@ def reduction(instruction: Instruction, site: Site, operation: str, kind: str, s
     """The reduction of an asynchronous instruction."""
     access = MemoryAccess(site, space, 0, width(kind) // 8, 1)
     atomic = Atomic(instruction, access, operation, kind, space, False)
-    return Reduction(kind, atomic.far if space == GLOBAL else atomic.near)
+    # unlike red.global, it does not flush subnormal numbers of float32
+    return Reduction(kind, atomic.far if space == GLOBAL and kind != "f32" else atomic.near)
 
 
 class _Copy:
@@ -76,11 +79,10 @@ class _Copy:
         self, site: Site, space: str, source: str, offsets: tuple[int, int], reduced: Reduction | None
     ) -> None:
         self.site, self.space, self.source, self.offsets, self.reduced = site, space, source, offsets, reduced
-        size = 4 if reduced is None else reduced.size
-        count = 4 if reduced is None else 1
-        self.unit = size * count
-        self.reading = MemoryAccess(site, source, 0, size, count)
-        self.writing = MemoryAccess(site, space, 0, size, count) if reduced is None else reduced.access(site, space)
+        self.reading = MemoryAccess(site, source, 0, 4, ALIGN // 4)
+        self.writing = MemoryAccess(site, space, 0, 4, ALIGN // 4)
+        if reduced is not None:
+            self.writing = reduced.access(site, space)
 
     def start(
         self,
@@ -98,7 +100,7 @@ class _Copy:
         if size % ALIGN:
             detail = f"{site.kind} of {size} bytes: a multiple of 16 is copied"
             f.fail(site.instruction, "bulk copy size", detail, position)
-        lane, units = int(f.lanes.lanes[position]), size // self.unit
+        lane, units = int(f.lanes.lanes[position]), size // ALIGN
         source = self._units(f, position, at + self.offsets[1], size, self.source, self.reading, None)
         targets: list[int | None] = [None]
         if mask is not None:
@@ -108,10 +110,15 @@ class _Copy:
             transfer.source = source
             transfer.destination = self._units(f, position, to + self.offsets[0], size, self.space, self.writing, block)
             if self.reduced is not None:
-                transfer.combine = self.reduced.combine
+                transfer.combine, transfer.arrange = self.reduced.combine, self._elements
             finish(f, transfer, position, barrier, block, size)
             transfer.issue()
         count_bulk(f, site, size)
+
+    def _elements(self, chunks: Array) -> Array:
+        """Chunks of the source as elements of the destination."""
+        found: Array = np.ascontiguousarray(chunks).view(self.writing.dtype).reshape(-1)
+        return found
 
     def _units(
         self,
@@ -124,15 +131,15 @@ class _Copy:
         peer: int | None,
     ) -> Units:
         batch = f.batch
-        rows = np.arange(size // self.unit)
+        rows = np.arange(size // access.size)
         if space == GLOBAL:
             allocation, offset = global_range(f, position, address, size, ALIGN, self.site)
-            return Units(allocation, rows + offset // self.unit, access)
+            return Units(allocation, rows + offset // access.size, access)
         block, offset = shared_range(f, position, address, size, ALIGN, self.site, anywhere=space == CLUSTER)
         if batch.shared is None:
             raise RuntimeError("a range in shared memory, which the kernel lacks")
         start = (block if peer is None else peer) * batch.shared.stride + offset
-        return Units(batch.shared, rows + start // self.unit, access)
+        return Units(batch.shared, rows + start // access.size, access)
 
 
 def finish(f: Fragment, transfer: Transfer, position: int, barrier: int | None, block: int | None, size: int) -> None:
@@ -172,8 +179,7 @@ def build_bulk(c: Emitter, instruction: Instruction) -> list[str]:
         kind = modifiers.kind(*_KINDS)
     modifiers.flag("async")
     modifiers.flag("bulk")
-    target = modifiers.one_of("shared::cluster", "global") or modifiers.one_of("shared::cta")
-    source = modifiers.one_of("global", "shared::cta")
+    target, source = modifiers.one_of(*SPACES), modifiers.one_of(*SPACES)
     barrier, grouped = modifiers.flag(COMPLETION), modifiers.flag("bulk_group")
     multicast, policy = modifiers.flag("multicast::cluster"), modifiers.flag("L2::cache_hint")
     if reduces:
@@ -184,25 +190,24 @@ def build_bulk(c: Emitter, instruction: Instruction) -> list[str]:
             modifiers.refuse(f"{operation or 'no operation'} of .{kind}")
         if noftz != (operation == "add" and kind in ("f16", "bf16")):
             modifiers.refuse("only .add of .f16 and .bf16 has .noftz, and needs it")
-    if modifiers.flag("cp_mask"):
-        modifiers.refuse(".cp_mask needs sm_100")
     modifiers.finish()
     pairs = {("shared::cluster", "shared::cta"), ("global", "shared::cta")}
     if not reduces:
         pairs |= {("shared::cluster", "global"), ("shared::cta", "global")}
     if (target, source) not in pairs or barrier == grouped or grouped != (target == "global"):
         modifiers.refuse("unknown form")
-    if multicast and source != "global":
-        modifiers.refuse("only copies from global memory are multicast")
+    if multicast and (target, source) != ("shared::cluster", "global"):
+        modifiers.refuse("only copies from global memory to .shared::cluster are multicast")
+    if policy and "global" not in (target, source):
+        modifiers.refuse("only copies from or to global memory have a cache policy")
     operands = list(instruction.operands)
     if len(operands) != 3 + barrier + multicast + policy:
         modifiers.refuse(f"{len(operands)} operands")
     site = c.site(instruction, "bulk reduction" if reduces else "bulk copy")
     to, to_offset = c.address(operands[0], instruction)
     at, at_offset = c.address(operands[1], instruction)
-    spaces = {"shared::cluster": CLUSTER, "shared::cta": SHARED, "global": GLOBAL}
-    reduced = reduction(instruction, site, operation, kind, spaces[target]) if reduces else None
-    copy = _Copy(site, spaces[target], spaces[source], (to_offset, at_offset), reduced)
+    reduced = reduction(instruction, site, operation, kind, SPACES[target]) if reduces else None
+    copy = _Copy(site, SPACES[target], SPACES[source], (to_offset, at_offset), reduced)
     values = [to, at, c.source(operands[2], "u32")]
     bar, places = _barrier(c, operands[3], site, target) if barrier else ("None", None)
     mask = c.source(operands[4], "u16") if multicast else "None"
@@ -234,7 +239,7 @@ def build_wait(c: Emitter, instruction: Instruction) -> list[str]:
     pending = instruction.operands[0]
     if not isinstance(pending, Immediate):
         raise refused(instruction, "the number of groups must be a literal")
-    count = pending.bits
+    count = pending.bits % (1 << 32)
 
     def wait(f: Fragment) -> None:
         f.batch.asynchrony.groups.wait(f, count, reads=reads)

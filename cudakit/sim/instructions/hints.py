@@ -16,6 +16,7 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL
 from cudakit.sim.ptx.ir import Immediate, Instruction
 from cudakit.sim.ptx.modifiers import Modifiers
+from cudakit.sim.values.lanewise import constant
 
 # bytes of a cache line; discard and applypriority take only whole lines
 _LINE = 128
@@ -70,7 +71,21 @@ def build_createpolicy(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers.finish()
     if not form or not held:
         modifiers.refuse("it needs .fractional, .range or .cvt and a priority")
+    _check_part(modifiers, form)
     return c.store(instruction.operands[0], kind, c.bind(np.uint64(_POLICY)))
+
+
+def _check_part(modifiers: Modifiers, form: str) -> None:
+    """Refuse literals that ptxas refuses: of a fraction, and of the bytes of a range."""
+    literals = [o if isinstance(o, Immediate) else None for o in modifiers.instruction.operands]
+    if form == "fractional" and len(literals) > 1 and literals[1] is not None:
+        fraction = float(constant(literals[1], "f32").view(np.float32))
+        if not 0 < fraction <= 1:
+            modifiers.refuse(f"a fraction of {fraction}: it is above 0 and at most 1")
+    if form == "range" and literals[2] is not None and literals[3] is not None:
+        first, total = (literal.bits % (1 << 32) for literal in literals[2:] if literal is not None)
+        if first > total:
+            modifiers.refuse(f"{first} of {total} bytes: the first size is at most the second")
 
 
 def build_fence(c: Emitter, instruction: Instruction) -> list[str]:

@@ -7,14 +7,13 @@ tensor.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from cudakit.sim.instructions.bulk_copies import COMPLETION, count_bulk, each_lane, finish, reduction
+from cudakit.sim.instructions.bulk_copies import COMPLETION, SPACES, count_bulk, each_lane, finish, reduction
 from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.instructions.mbarriers import barrier_places
 from cudakit.sim.lockstep.access import MemoryAccess
@@ -112,11 +111,19 @@ class _Box:
         def arrange(units: Array) -> Array:
             raw = np.ascontiguousarray(units).view(np.uint8).reshape(-1)
             if tensor.data_type in TENSOR_FLOAT:
-                raw = loaded(tensor, raw)
+                converted = loaded(tensor, raw)
+                # the value of elements outside the tensor is not converted
+                raw = converted if self.inside is None else np.where(self._each_byte(), converted, raw)
             chunks: Array = np.ascontiguousarray(raw).view(np.uint32).reshape(-1, CHUNK // 4)
             return chunks
 
         return arrange
+
+    def _each_byte(self) -> Array:
+        """Whether each byte of the box is inside the tensor."""
+        inside: Any = self.inside
+        found: Array = np.repeat(inside, self.unit)
+        return found
 
     def from_tile(self, access: MemoryAccess) -> Callable[[Array], Array]:
         """A function from the chunks of a tile to the units of the box inside the tensor."""
@@ -143,8 +150,8 @@ class _Box:
 
 def _stored(tensor: TensorMap) -> TensorMap:
     """The tensor as stores see it: an H200 stores whole chunks of 16 bytes, also at the end of a row."""
-    inner = tensor.inner_bytes
-    whole = -(-tensor.dims[0] * inner // CHUNK) * CHUNK // inner
+    size = tensor.element.size
+    whole = -(-tensor.dims[0] * size // CHUNK) * CHUNK // size
     return tensor if whole == tensor.dims[0] else replace(tensor, dims=(whole, *tensor.dims[1:]))
 
 
@@ -153,7 +160,7 @@ def _check_corner(
 ) -> None:
     """Report coordinates that are an illegal instruction on an H200: a box that does not begin at a multiple of 16
     bytes of a row, and a store before the tensor."""
-    begin = corner[0] * tensor.inner_bytes
+    begin = corner[0] * tensor.element.size
     detail = ""
     if begin % CHUNK:
         detail = f"the box begins {begin} bytes from the start of a row, which is not a multiple of 16"
@@ -171,11 +178,9 @@ class _Modes:
         rank = modifiers.one_of("1d", "2d", "3d", "4d", "5d")
         self.rank = int(rank[:1] or 0)
         modifiers.flag("tile")
-        im2col = next((m for m in modifiers.rest if m.startswith("im2col") or "gather4" in m or "scatter4" in m), "")
-        if im2col:
-            modifiers.refuse(f".{im2col} is not simulated: use .tile")
-        if any(re.fullmatch(r"cta_group::\d", m) for m in modifiers.rest):
-            modifiers.refuse(".cta_group needs sm_100")
+        rows = next((m for m in modifiers.rest if m in ("tile::gather4", "tile::scatter4")), "")
+        if rows:
+            modifiers.refuse(f".{rows} needs sm_100: use .tile")
         if not self.rank:
             modifiers.refuse("the number of dimensions (.1d to .5d) is missing")
 
@@ -217,21 +222,18 @@ def build_tensor(c: Emitter, instruction: Instruction) -> list[str]:
     for name in ("async", "bulk", "tensor"):
         modifiers.flag(name)
     modes = _Modes(modifiers)
-    target = modifiers.one_of("shared::cluster", "global") or modifiers.one_of("shared::cta")
-    source = modifiers.one_of("global", "shared::cta")
+    target, source = modifiers.one_of(*SPACES), modifiers.one_of(*SPACES)
     completes, grouped = modifiers.flag(COMPLETION), modifiers.flag("bulk_group")
     multicast, policy = modifiers.flag("multicast::cluster"), modifiers.flag("L2::cache_hint")
     modifiers.finish()
-    loads = source == "global" and target != "global"
-    if completes != loads or grouped == loads or (target == "global") != (source == "shared::cta"):
+    loads = target != "global"
+    if not target or completes != loads or grouped == loads or source != ("global" if loads else "shared::cta"):
         modifiers.refuse("unknown form")
     if len(instruction.operands) != 2 + loads + multicast + policy or (multicast and target != "shared::cluster"):
         modifiers.refuse("unknown form")
     site = c.site(instruction, "tensor copy")
     if loads:
-        return _build_load(
-            c, instruction, site, modes.rank, CLUSTER if target == "shared::cluster" else SHARED, multicast
-        )
+        return _build_load(c, instruction, site, modes.rank, SPACES[target], multicast)
     return _build_store(c, instruction, site, modes.rank, "")
 
 
@@ -272,7 +274,7 @@ def build_tensor_reduction(c: Emitter, instruction: Instruction) -> list[str]:
     for name in ("reduce", "async", "bulk", "tensor"):
         modifiers.flag(name)
     modes = _Modes(modifiers)
-    spaces = modifiers.flag("global") and modifiers.flag("shared::cta")
+    spaces = (modifiers.one_of(*SPACES), modifiers.one_of(*SPACES)) == ("global", "shared::cta")
     operation, grouped = modifiers.one_of(*_OPERATIONS), modifiers.flag("bulk_group")
     policy = modifiers.flag("L2::cache_hint")
     modifiers.finish()

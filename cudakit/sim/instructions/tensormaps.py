@@ -15,7 +15,7 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.pieces import GENERIC, GLOBAL, SHARED
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.tensor_maps import SIZE, InvalidTensorMap, TensorMap
-from cudakit.sim.ptx.ir import Immediate, Instruction
+from cudakit.sim.ptx.ir import Immediate, Instruction, Symbol
 from cudakit.sim.ptx.modifiers import Modifiers
 
 # fields of one value per dimension, and of one value; those of which only a literal may be the new value
@@ -36,15 +36,15 @@ def build_replace(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("b32", "b64")
     modifiers.flag("replace")
-    modifiers.flag("tile")
+    tile = modifiers.flag("tile")
     field = modifiers.one_of(*_FIELDS)
-    if modifiers.flag("swizzle_atomicity"):
-        modifiers.refuse(".swizzle_atomicity needs sm_100")
-    space = _SPACES.get(modifiers.one_of(*_SPACES), GENERIC)
+    # a variable's space is named as .shared if the instruction names none
+    named = isinstance(getattr(instruction.operands[0], "base", None), Symbol) and modifiers.flag("shared")
+    space = SHARED if named else _SPACES.get(modifiers.one_of(*_SPACES), GENERIC)
     whole = modifiers.flag("b1024")
     modifiers.finish()
     operands = instruction.operands
-    if not field or not whole or len(operands) != 2 + (field in _ARRAYS):
+    if not field or not whole or not tile or len(operands) != 2 + (field in _ARRAYS):
         modifiers.refuse("unknown form")
     if (kind == "b64") != (field in ("global_address", "global_stride")):
         modifiers.refuse(f"a {field} of .{kind}")
@@ -80,18 +80,18 @@ def _replaced(tensor: TensorMap, field: str, place: int, new: int) -> TensorMap:
     if field == "global_address":
         return replace(tensor, address=new)
     if field == "rank":
-        # counted from 0 in the instruction
+        # The instruction counts ranks from 0. Beyond its rank, a map has sizes of 1 and strides of 0.
         rank = new + 1
         if not 1 <= rank <= 5:
             raise ValueError(f"a rank of {rank}; it may be 1 to 5")
 
-        def sized(row: tuple[int, ...], length: int) -> tuple[int, ...]:
-            return (*row, *(1,) * length)[:length]
+        def sized(row: tuple[int, ...], length: int, value: int = 1) -> tuple[int, ...]:
+            return (*row, *(value,) * length)[:length]
 
         return replace(
             tensor,
             dims=sized(tensor.dims, rank),
-            strides=sized(tensor.strides, rank - 1),
+            strides=sized(tensor.strides, rank - 1, 0),
             box=sized(tensor.box, rank),
             element_strides=sized(tensor.element_strides, rank),
         )
@@ -110,9 +110,12 @@ def _replaced(tensor: TensorMap, field: str, place: int, new: int) -> TensorMap:
 def build_copy_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """tensormap.cp_fenceproxy: copy a map from shared to global memory, with a release."""
     modifiers = Modifiers(instruction)
-    wanted = ("cp_fenceproxy", "global", "shared::cta", "tensormap::generic", "release", "sync", "aligned")
+    spaces = modifiers.one_of("global", "shared::cta"), modifiers.one_of("global", "shared::cta")
+    wanted = ("cp_fenceproxy", "tensormap::generic", "release", "sync", "aligned")
     if not all(modifiers.flag(name) for name in wanted) or not modifiers.one_of("cta", "cluster", "gpu", "sys"):
         modifiers.refuse("unknown form")
+    if spaces != ("global", "shared::cta"):
+        modifiers.refuse("it copies from .shared::cta to .global")
     modifiers.finish()
     size = instruction.operands[2]
     if not isinstance(size, Immediate) or size.bits != SIZE:

@@ -171,11 +171,14 @@ class Asynchrony:
 
     def poll(self) -> None:
         """A loop that may poll has run for a while: release the parked lanes that may go on, and complete the transfers
-        that the last poll asked for."""
+        that they and the last poll wait for."""
         if self.parked:
             self.release()
-        if self.polled is not None and self.transfers:
-            self._land_for({id(barrier) for barrier in self.polled.barriers()})
+        if self.transfers:
+            waits = [parked.wait for parked in self.parked]
+            if self.polled is not None:
+                waits.append(self.polled)
+            self._land_for({id(barrier) for wait in waits for barrier in wait.barriers()})
 
     def give_up(self) -> bool:
         """Let all parked lanes go on without success, as on a GPU after a time limit; True if there were some."""

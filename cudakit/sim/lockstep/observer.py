@@ -87,6 +87,9 @@ class AccessObserver(Protocol):
     def mbarrier_wait(self, barrier: Any, lanes: LaneSet) -> None:
         """Lanes have waited for the last complete phase of an mbarrier."""
 
+    def mbarrier_known(self, barrier: Any, lane: int) -> bool:
+        """Whether the end of an mbarrier's last phase is sure to happen before now for a lane of the batch."""
+
     def writer_of(self, position: int) -> tuple[Any, ...]:
         """The last store to a byte of the batch's shared memory, for a report."""
 

@@ -7,6 +7,7 @@ import numpy as np
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, Choice, LaneSet
 from cudakit.sim.lockstep.mbarriers import Mbarrier
+from cudakit.sim.lockstep.observer import AccessObserver
 from cudakit.sim.lockstep.sites import Site
 
 _LATE = "mbarrier phase missed"
@@ -35,8 +36,8 @@ class PhaseWait:
             for number, position in enumerate(places.tolist())
         ]
         wait = cls(f, site, lanes, objects, which, parity)
-        if named and "barrier" in f.batch.run.checks:
-            wait._check_missed()
+        if named and f.batch.guard is not None and "barrier" in f.batch.run.checks:
+            wait._check_missed(f.batch.guard)
         return wait
 
     def ready(self) -> Array:
@@ -66,8 +67,9 @@ class PhaseWait:
         left = np.unique(self.which[~self.ready()])
         return [self.objects[number] for number in left.tolist()]
 
-    def _check_missed(self) -> None:
-        """Report a wait for a phase that is over, as is the next one: its parity then stands for a later phase."""
+    def _check_missed(self, guard: AccessObserver) -> None:
+        """Report a wait for a phase that is over, as is the next one: its parity then stands for a later phase. A warp
+        that knows of the last phase, through other synchronisation, means that later phase."""
         for number, barrier in enumerate(self.objects):
             if barrier.phase < 2:
                 continue
@@ -75,6 +77,8 @@ class PhaseWait:
             for position in mine[np.unique(self.lanes.warp[mine], return_index=True)[1]].tolist():
                 meant = self._meant(barrier, int(self.lanes.warp[position]), int(self.parity[position]))
                 if meant is None or barrier.phase - meant < 2:
+                    continue
+                if guard.mbarrier_known(barrier, int(self.lanes.lanes[position])):
                     continue
                 own = int(np.searchsorted(self.f.lanes.lanes, self.lanes.lanes[position]))
                 self.f.fail(

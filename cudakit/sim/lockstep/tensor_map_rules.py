@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cudakit.sim.lockstep.tensor_maps import ELEMENT_TYPES, SLICES, SPANS, TensorMap
+from cudakit.sim.lockstep.tensor_maps import ELEMENT_TYPES, SLICES, SPANS, ElementType, TensorMap
 
 MOST_DIMENSIONS = 5
 _MOST_EXTENT, _MOST_STRIDE, _MOST_BOX, _MOST_STEP = 1 << 32, 1 << 40, 256, 8
+_ADDRESSES = 1 << 57
+# bytes of a box: the shared memory of a block
+_MOST_BYTES = 227 << 10
 _PROMOTIONS = range(4)
 _INTERLEAVED_RANK = 3
 
 
 class Mistake(NamedTuple):
-    """A broken rule. ``argument``: the parameter of cuTensorMapEncodeTiled; ``dimension``: the index in it, None if it
-    has none; ``text``: what was passed, and the rule."""
+    """A broken rule. ``argument``: the parameter of cuTensorMapEncodeTiled; ``dimension``: the index in it, None for
+    the whole argument; ``text``: what was passed, and the rule."""
 
     argument: str
     dimension: int | None
@@ -48,25 +52,18 @@ def mistakes(tensor: TensorMap) -> Iterator[Mistake]:
         return
     if interleave and tensor.rank < _INTERLEAVED_RANK:
         yield Mistake("tensorRank", None, f"must be 3 to 5 for an interleaved layout, got {tensor.rank}")
-    if interleave == 32 and swizzle not in (32, None):
-        yield Mistake(
-            "swizzle", None, f"must be 32B with an interleave of 32B, got {f'{swizzle}B' if swizzle else 'NONE'}"
-        )
     yield from _places(tensor, 32 if interleave == 32 else 16)
     yield from _boxes(tensor)
-    if kind is not None and interleave == 0 and tensor.box[0] in range(1, _MOST_BOX + 1):
-        row = tensor.box[0] * kind.size
-        what = f"is {tensor.box[0]} elements of {kind.size} bytes, {row} bytes"
-        if row % 16:
-            yield Mistake("boxDim", 0, f"{what}: they must be a multiple of 16")
-        elif swizzle and row > swizzle:
-            yield Mistake("boxDim", 0, f"{what}: a row must not exceed the span of a {swizzle}B swizzle")
+    if kind is not None and all(size in range(1, _MOST_BOX + 1) for size in tensor.box):
+        yield from _sizes(tensor, kind, 0 if interleave else swizzle or 0)
 
 
 def _places(tensor: TensorMap, unit: int) -> Iterator[Mistake]:
     why = " with an interleave of 32B" if unit == 32 else ""
     if tensor.address % unit:
         yield Mistake("globalAddress", None, f"must be a multiple of {unit}{why}, got {tensor.address:#x}")
+    if tensor.address >= _ADDRESSES:
+        yield Mistake("globalAddress", None, f"must be below 2^57, got {tensor.address:#x}")
     for dimension, size in enumerate(tensor.dims):
         if not 1 <= size <= _MOST_EXTENT:
             yield Mistake("globalDim", dimension, f"must be 1 to 2^32 elements, got {size}")
@@ -81,5 +78,23 @@ def _boxes(tensor: TensorMap) -> Iterator[Mistake]:
         if not 1 <= size <= _MOST_BOX:
             yield Mistake("boxDim", dimension, f"must be 1 to {_MOST_BOX} elements, got {size}")
     for dimension, step in enumerate(tensor.element_strides):
-        if not 1 <= step <= _MOST_STEP and (dimension or tensor.interleave):
+        if not 1 <= step <= _MOST_STEP:
             yield Mistake("elementStrides", dimension, f"must be 1 to {_MOST_STEP}, got {step}")
+
+
+def _sizes(tensor: TensorMap, kind: ElementType, swizzle: int) -> Iterator[Mistake]:
+    """The rules for the bytes of a box. ``swizzle``: the span that bounds a row, 0 if none does."""
+    row = tensor.box[0] * kind.size
+    what = f"is {tensor.box[0]} elements of {kind.size} bytes, {row} bytes"
+    if row % 16:
+        yield Mistake("boxDim", 0, f"{what}: they must be a multiple of 16")
+    elif swizzle and row > swizzle:
+        yield Mistake("boxDim", 0, f"{what}: a row must not exceed the span of a {swizzle}B swizzle")
+    steps = tensor.element_strides
+    if all(step in range(1, _MOST_STEP + 1) for step in steps):
+        # The driver rounds down here, and divides by dimension 0's element stride too, which copies ignore.
+        counts = [size // step for size, step in zip(tensor.box, steps, strict=True)]
+        size = math.prod(counts) * kind.size
+        if size > _MOST_BYTES:
+            what = f"has {' x '.join(map(str, counts))} elements of {kind.size} bytes, {size} bytes"
+            yield Mistake("boxDim", None, f"{what}: they must not exceed {_MOST_BYTES}, the shared memory of a block")

@@ -7,6 +7,7 @@ fields and a checksum. `tensor_map_rules` has the rules that the fields must obe
 from __future__ import annotations
 
 import functools
+import math
 import struct
 import zlib
 from dataclasses import dataclass
@@ -18,9 +19,13 @@ from cudakit.sim.lockstep.lanes import Array
 
 SIZE = 128  # bytes of a tensor map
 _MAGIC, _VERSION = b"ckTM", 1
-# magic, version, type, rank, bits of dimensions of 2^32; address (an aligned word, where checks of host code look for
-# addresses); interleave, swizzle, promotion, fill; dimensions, strides, box, element strides; then their checksum
+# magic, version, type, rank, bits of dimensions of 2^32; address; interleave, swizzle, promotion, fill; dimensions,
+# strides, box, element strides; then their checksum
 _FIELDS = struct.Struct("<4s4BQ4B5I4Q5I5I")
+# Checks of host code take every aligned word of a parameter for an address: only the map's address must look like one,
+# so the bits of the fields after it are stored inverted.
+_PLAIN_BYTES = 16
+_INVERTED = bytes(range(255, -1, -1))
 _CHECKSUM = struct.Struct("<I")
 _MOST = 5  # dimensions
 
@@ -98,36 +103,30 @@ class TensorMap:
         return ELEMENT_TYPES[self.data_type]
 
     @property
-    def inner_bytes(self) -> int:
-        """Bytes per step along dimension 0: of an element, or of a slice of channels in an interleaved layout."""
-        return SLICES[self.interleave] or self.element.size
-
-    @property
     def counts(self) -> tuple[int, ...]:
         """Elements of a box along each dimension: those that the element strides reach."""
         return tuple(-(-box // step) for box, step in zip(self.box, self._steps, strict=True))
 
     @property
     def _steps(self) -> tuple[int, ...]:
-        # without interleave, the hardware has no stride along dimension 0
-        first = self.element_strides[0] if self.interleave else 1
-        return (first, *self.element_strides[1:])
+        # the hardware has no stride along dimension 0
+        return (1, *self.element_strides[1:])
 
     @property
     def box_bytes(self) -> int:
         """Bytes that a copy of a box counts on its mbarrier, whether or not they are in the tensor."""
-        return int(np.prod(self.counts, dtype=np.int64)) * self.inner_bytes
+        return math.prod(self.counts) * self.element.size
 
     @property
     def row_pitch(self) -> int:
         """Bytes between rows of a tile in shared memory: a row narrower than the swizzle's span occupies the span."""
-        return max(self.counts[0] * self.inner_bytes, SPANS[self.swizzle])
+        return max(self.counts[0] * self.element.size, SPANS[self.swizzle])
 
     @property
     def tile_bytes(self) -> int:
         """Bytes from the begin of a tile in shared memory to its end."""
-        rows = int(np.prod(self.counts[1:], dtype=np.int64))
-        return (rows - 1) * self.row_pitch + self.counts[0] * self.inner_bytes
+        rows = math.prod(self.counts[1:])
+        return (rows - 1) * self.row_pitch + self.counts[0] * self.element.size
 
     def __str__(self) -> str:
         def by(numbers: tuple[int, ...]) -> str:
@@ -157,6 +156,7 @@ class TensorMap:
             fields = _FIELDS.pack(_MAGIC, _VERSION, self.data_type, self.rank, high, self.address, *modes, *padded)
         except struct.error as error:
             raise ValueError(f"{self} does not fit in a tensor map: {error}") from None
+        fields = fields[:_PLAIN_BYTES] + fields[_PLAIN_BYTES:].translate(_INVERTED)
         return (fields + _CHECKSUM.pack(zlib.crc32(fields))).ljust(SIZE, b"\0")
 
     @classmethod
@@ -169,7 +169,9 @@ class TensorMap:
 
 @functools.lru_cache(maxsize=256)
 def _decoded(data: bytes) -> TensorMap:
-    magic, version, *numbers = _FIELDS.unpack_from(data)
+    magic, version, *numbers = _FIELDS.unpack(
+        data[:_PLAIN_BYTES] + data[_PLAIN_BYTES : _FIELDS.size].translate(_INVERTED)
+    )
     if magic != _MAGIC:
         what = "all are zero" if not any(data) else f"they begin with {data[:8].hex(' ')}"
         raise InvalidTensorMap(f"the {SIZE} bytes are not a tensor map ({what}): pass one that the driver encoded")
@@ -189,8 +191,8 @@ def _decoded(data: bytes) -> TensorMap:
 
 
 class _Pattern(NamedTuple):
-    """The places of a box whose first element is at coordinates 0, and its units' distances along each dimension,
-    shaped for broadcasting."""
+    """The places of a box whose first element is at coordinates 0, and its units' distances along each dimension (bytes
+    along dimension 0, elements along the others), shaped for broadcasting."""
 
     global_offsets: Array
     shared_offsets: Array
@@ -199,16 +201,13 @@ class _Pattern(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _pattern(
-    counts: tuple[int, ...], steps: tuple[int, ...], strides: tuple[int, ...], inner: int, pitch: int, unit: int
+    counts: tuple[int, ...], steps: tuple[int, ...], strides: tuple[int, ...], row: int, pitch: int, unit: int
 ) -> _Pattern:
-    """The pattern of a box of ``counts`` elements with ``inner`` bytes each along dimension 0. ``steps``: the elements
-    between two of the box; ``unit``: bytes per unit, which divides an element or is a multiple of it."""
-    parts = max(inner // unit, 1)
-    first = np.arange(counts[0] * inner // unit, dtype=np.int64)
-    # a slice of an interleaved layout can have several units
-    positions = (first // parts * steps[0] * inner + first % parts * unit) if parts > 1 else first * unit * steps[0]
+    """The pattern of a box of ``counts`` elements, whose rows have ``row`` bytes, in units of ``unit`` bytes.
+    ``steps``: the elements between two of the box; ``pitch``: bytes between rows in shared memory."""
+    first = np.arange(0, row, unit, dtype=np.int64)
     rank = len(counts)
-    along = [positions.reshape((1,) * (rank - 1) + (-1,))]
+    along = [first.reshape((1,) * (rank - 1) + (-1,))]
     within = along[0]
     for dimension in range(1, rank):
         shape = [1] * rank
@@ -216,8 +215,8 @@ def _pattern(
         elements = (np.arange(counts[dimension], dtype=np.int64) * steps[dimension]).reshape(shape)
         along.append(elements)
         within = within + elements * strides[dimension - 1]
-    rows = np.arange(int(np.prod(counts[1:], dtype=np.int64)), dtype=np.int64)
-    shared = rows[:, None] * pitch + first * unit
+    rows = np.arange(math.prod(counts[1:]), dtype=np.int64)
+    shared = rows[:, None] * pitch + first
     made = _Pattern(within.reshape(-1), shared.reshape(-1), tuple(along))
     for array in (made.global_offsets, made.shared_offsets, *along):
         array.flags.writeable = False
@@ -226,19 +225,15 @@ def _pattern(
 
 def box_places(tensor: TensorMap, coordinates: tuple[int, ...]) -> BoxPlaces:
     """The places of the box that begins at ``coordinates``, one per dimension, which may be outside the tensor."""
-    inner, counts, steps = tensor.inner_bytes, tensor.counts, tensor._steps
-    begin = coordinates[0] * inner
-    end = tensor.dims[0] * inner
+    size, counts, steps = tensor.element.size, tensor.counts, tensor._steps
+    begin, end, row = coordinates[0] * size, tensor.dims[0] * size, counts[0] * size
     within = all(
-        at >= 0 and at + (count - 1) * step < size
-        for at, count, step, size in zip(coordinates, counts, steps, tensor.dims, strict=True)
+        at >= 0 and at + (count - 1) * step < extent
+        for at, count, step, extent in zip(coordinates, counts, steps, tensor.dims, strict=True)
     )
     # the largest unit that no edge of the tensor cuts and that divides all offsets
-    unit = inner if steps[0] > 1 else 16
-    while unit > 1 and (begin % unit or counts[0] * inner % unit or (not within and end % unit)):
-        unit //= 2
-    unit = min(unit, 16)
-    pattern = _pattern(counts, steps, tensor.strides, inner, tensor.row_pitch, unit)
+    unit = math.gcd(16, begin, row, 16 if within else end)
+    pattern = _pattern(counts, steps, tensor.strides, row, tensor.row_pitch, unit)
     origin = begin + sum(at * stride for at, stride in zip(coordinates[1:], tensor.strides, strict=True))
     inside = None if within else _inside(tensor, pattern, begin, end, coordinates)
     return BoxPlaces(pattern.global_offsets + origin, pattern.shared_offsets, inside, unit)

@@ -19,6 +19,7 @@ from cudakit.sim.ptx.ir import (
 )
 from cudakit.sim.ptx.opcodes import carry_of
 from cudakit.sim.ptx.operands import MOST, Operands, Scope, registers_of
+from cudakit.sim.ptx.order import in_order
 from cudakit.sim.ptx.passing import RegisterParameters, call_shape, linked
 
 # the types of registers with the address of a function
@@ -240,6 +241,9 @@ class Body(Operands):
         opcode, *modifiers = tokens.name().split(".")
         while tokens.peek[:1] == ".":
             modifiers += tokens.next()[1:].split(".")
+        ordered, wrong = in_order(opcode, tuple(modifiers))
+        if wrong:
+            raise tokens.error(wrong, tokens.starts[first])
         operands: list[Operand | None] = []
         if opcode == "call":
             operands = self.call()
@@ -262,7 +266,7 @@ class Body(Operands):
         start = tokens.starts[first]
         instruction = Instruction(
             opcode,
-            tuple(modifiers),
+            ordered,
             tuple(operands),
             guard,
             self.location,

@@ -33,23 +33,28 @@ _ARCHITECTURES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("isspacep", ("shared::cluster", "param"), 90),
     ("stmatrix elect mapa getctarank griddepcontrol multimem tensormap", (), 90),
     ("mbarrier", (), 80),
-    ("mbarrier", ("expect_tx", "complete_tx", "try_wait", "cluster", "shared::cluster"), 90),
+    ("mbarrier", ("expect_tx", "complete_tx", "try_wait", "relaxed", "cluster", "shared::cluster"), 90),
     ("cp", ("bulk",), 90),
     ("st red", ("async",), 90),
-    ("fence", ("async", "tensormap::generic", "mbarrier_init", "sync_restrict"), 90),
+    ("fence", ("async", "async::generic", "tensormap::generic", "mbarrier_init", "acquire", "release"), 90),
     ("prefetch", ("tensormap",), 90),
 )
 # instructions, by opcode and modifier ("" for any), that only targets with a letter have; wgmma: only sm_90a
 _SPECIFIC = {"wgmma": "", "setmaxnreg": "", "tensormap": "replace"}
 # f64 in mma with 16 rows; bf16 to and from anything but f32; roundings of tf32 except .rna
 _SINCE_90 = re.compile(r"mma\..*m16n8k(4|8|16)\..*f64|cvt\.(?!.*f32).*bf16(\..*)?|cvt\.(rn|rz)\..*tf32.*")
+# one-sided fences, relaxed operations on mbarriers, bulk loads into the own block
+_SINCE_8_6 = re.compile(
+    r"fence\.(acquire|release)\..*|fence\..*sync_restrict.*|mbarrier\.(arrive|test_wait|try_wait).*\.relaxed\..*"
+    r"|cp\.async\.bulk\..*shared::cta\..*global.*"
+)
 _FLOAT_RELU = ("f16", "f16x2", *_BFLOAT)
 # PTX versions: opcodes, modifiers, version
 _VERSIONS: tuple[tuple[str, tuple[str, ...], tuple[int, int]], ...] = (
     ("atom red", ("v2", "v4", "v8"), (8, 1)),
     ("ld st", ("mmio",), (8, 2)),
     ("lop3", ("and", "or"), (8, 2)),
-    ("red", ("async",), (8, 1)),
+    ("st red", ("async",), (8, 1)),
     ("tensormap", (), (8, 3)),
     ("fence", ("tensormap::generic",), (8, 3)),
 )
@@ -64,7 +69,7 @@ def check_gates(instruction: Instruction, target: str, version: tuple[int, int])
     if instruction.opcode in _SPECIFIC:
         _check_specific(instruction, target)
     architecture = architecture_of(target)
-    if architecture >= 90 and version >= (8, 3):
+    if architecture >= 90 and version >= (8, 6):
         return
     found = {*instruction.modifiers}
     for opcodes, modifiers, needed in _ARCHITECTURES:
@@ -74,10 +79,13 @@ def check_gates(instruction: Instruction, target: str, version: tuple[int, int])
             raise _old(instruction, needed, architecture)
     if architecture < 90 and _SINCE_90.match(instruction.name):
         raise _old(instruction, 90, architecture)
+    if architecture < 90 and _counts_arrivals(instruction):
+        raise _old(instruction, 90, architecture)
     for opcodes, modifiers, oldest in _VERSIONS:
         if version < oldest and _applies(instruction, found, opcodes, modifiers):
-            found_, needed_ = (".".join(map(str, pair)) for pair in (version, oldest))
-            raise PtxError(f"{instruction.name} needs PTX {needed_}, the module has {found_}")
+            raise _older(instruction, oldest, version)
+    if version < (8, 6) and _SINCE_8_6.match(instruction.name):
+        raise _older(instruction, (8, 6), version)
 
 
 def _check_specific(instruction: Instruction, target: str) -> None:
@@ -92,6 +100,17 @@ def _check_specific(instruction: Instruction, target: str) -> None:
 
 def _old(instruction: Instruction, needed: int, architecture: int) -> PtxError:
     return PtxError(f"{instruction.name} needs sm_{needed}, the module is for sm_{architecture}")
+
+
+def _older(instruction: Instruction, needed: tuple[int, int], version: tuple[int, int]) -> PtxError:
+    found_, needed_ = (".".join(map(str, pair)) for pair in (version, needed))
+    return PtxError(f"{instruction.name} needs PTX {needed_}, the module has {found_}")
+
+
+def _counts_arrivals(instruction: Instruction) -> bool:
+    """Whether it is an arrival at an mbarrier with a count, which may complete the phase."""
+    arrives = instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("arrive",), ("arrive_drop",))
+    return arrives and len(instruction.operands) > 2 and "noComplete" not in instruction.modifiers
 
 
 def _applies(instruction: Instruction, found: set[str], opcodes: str, modifiers: tuple[str, ...]) -> bool:

@@ -24,12 +24,14 @@ _UNI = r"(uni)?"
 _FENCE = (
     r"((sc|acq_rel|acquire|release)\.)?(cta|cluster|gpu|sys)"
     r"|acquire\.sync_restrict::shared::cluster\.cluster|release\.sync_restrict::shared::cta\.cluster"
-    r"|proxy\.(alias|generic|async|async\.global|async\.shared::cta|async\.shared::cluster)"
-    r"|proxy\.async::generic\.(acquire|release)\.sync_restrict::shared::(cta|cluster)\.cluster"
+    r"|proxy\.(alias|async|async\.global|async\.shared::cta|async\.shared::cluster)"
+    r"|proxy\.async::generic\.acquire\.sync_restrict::shared::cluster\.cluster"
+    r"|proxy\.async::generic\.release\.sync_restrict::shared::cta\.cluster"
 )
-_MEMBAR = r"cta|gl|sys|proxy\.(alias|generic|async|async\.global|async\.shared::(cta|cluster))"
+_MEMBAR = r"cta|gl|sys|proxy\.(alias|async)"
 
 _BULK = "bulk-asynchronous instructions are not simulated yet"
+_LATER = "needs sm_100 or later and is not simulated yet"
 TEXTURES = "textures and surfaces are not simulated: read and write arrays through pointers"
 
 
@@ -167,7 +169,13 @@ ROWS = (
     Opcode("getctarank", "move", 2),
     Opcode("isspacep", "integer", 2),
     # ---- loads and stores ----
-    Opcode("st.async", STORE, 3, writes=0, memory=Addresses(writes=0, granule=4), stops=True),
+    _refused(
+        "st.async.mmio red.async.mmio",
+        f".mmio.release of asynchronous stores {_LATER}: use st.release or red.release",
+        "st.async.mmio.release.sys.global.u32 [%rd1], %r1;",
+        STORE,
+    ),
+    Opcode("st.async", STORE, 3, writes=0, memory=Addresses(writes=0, granule=4, space="shared::cluster"), stops=True),
     _refused(
         "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
     ),
@@ -179,9 +187,14 @@ ROWS = (
     Opcode("st", STORE, (2, 3), writes=0, memory=Addresses(writes=0), cost=2),
     # ---- atomics ----
     Opcode("atom", "atomic", (3, 5), memory=Addresses(reads=1, writes=1), spins=True, stops=True),
-    Opcode("red.async", "atomic", 3, writes=0, memory=Addresses(writes=0), stops=True),
+    Opcode("red.async", "atomic", 3, writes=0, memory=Addresses(writes=0, space="shared::cluster"), stops=True),
     Opcode("red", "atomic", (2, 3), writes=0, memory=Addresses(reads=0, writes=0), stops=True),
     # ---- tensor maps ----
+    _refused(
+        "tensormap.replace.swizzle_atomicity",
+        f".swizzle_atomicity {_LATER}: copy with one of the swizzles of sm_90",
+        "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%rd1], 1;",
+    ),
     Opcode("tensormap.replace", "other", (2, 3), writes=0, memory=Addresses(reads=0, writes=0, granule=4), stops=True),
     Opcode(
         "tensormap.cp_fenceproxy",
@@ -203,6 +216,26 @@ ROWS = (
     Opcode("cp.async.bulk.commit_group", "async_copy", 0, writes=0, forms=r"async\.bulk\.commit_group", stops=True),
     Opcode(
         "cp.async.bulk.wait_group", "async_copy", 1, writes=0, forms=r"async\.bulk\.wait_group(\.read)?", stops=True
+    ),
+    _refused(
+        "cp.async.bulk.tensor.im2col cp.async.bulk.tensor.im2col_no_offs",
+        "tensor copies in im2col mode are not simulated: copy boxes with .tile",
+        "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[%rd1], [%rd1, {%r1,%r1,%r1}], [%rd1], {%h1};",
+        "async_copy",
+    ),
+    _refused(
+        "cp.async.bulk.tensor.cta_group",
+        f".cta_group {_LATER}: complete the copy on an mbarrier of its destination",
+        "cp.async.bulk.tensor.1d.cta_group::1.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%rd1], [%rd1, {%r1}], [%rd1];",
+        "async_copy",
+    ),
+    _refused(
+        "cp.async.bulk.cp_mask",
+        f".cp_mask {_LATER}: copy the bytes that are masked with stores",
+        "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%rd1], 16, %h1;",
+        "async_copy",
     ),
     Opcode("cp.async.bulk.prefetch.tensor", "other", (1, 2), writes=0),
     Opcode("cp.async.bulk.prefetch", "other", (2, 3), writes=0),

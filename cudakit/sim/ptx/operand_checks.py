@@ -73,6 +73,8 @@ def _shape(operand: Operand | None, space_of: Callable[[str], str]) -> _Shape:
         return ("negated",)
     if isinstance(operand, Special):
         return ("special", operand.name)
+    if isinstance(operand, tuple):
+        return ("map", *(_shape(part, space_of) for part in operand))
     return ("label",) if isinstance(operand, Label) else ("sink",) if operand is None else ("other",)
 
 
@@ -100,7 +102,8 @@ def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Sh
     place = 0
     for number, (slot, shape) in enumerate(zip(slots, shapes, strict=True), 1):
         space = spaces[min(place, len(spaces) - 1)].partition("::")[0] if spaces else ""
-        place += slot == "@"
+        # an mbarrier is always in shared memory
+        place += slot == "@" or slot[0] == "M"
         wrongs = [_mismatch(part, shape, space) for part in slot.replace("$", kind or "b32").split("/")]
         if all(wrongs):
             return f"operand {number} {wrongs[0]}"
@@ -108,8 +111,10 @@ def _wrong(name: str, opcode: str, modifiers: tuple[str, ...], shapes: tuple[_Sh
 
 
 def _mismatch(slot: str, shape: _Shape, space: str) -> str:
-    if slot == "@":
-        return _wrong_address(shape, space)
+    if slot[0] == "@":
+        return _wrong_address(shape, slot[1:] or space)
+    if slot[0] == "M":
+        return _wrong_map(int(slot[1:]), shape)
     if slot == "&":
         return _wrong_symbol(shape, space)
     if slot[0] == "#":
@@ -259,14 +264,34 @@ def _wrong_literal(allowed: str, shape: _Shape) -> str:
         return "must be a literal integer"
     value = shape[2]
     assert isinstance(value, int)
+    allowed, _, factor = allowed.partition("%")
+    if factor and value % int(factor):
+        return f"must be a multiple of {factor}, got {value}"
     if ".." in allowed:
         low, high = map(int, allowed.split(".."))
         return "" if low <= value <= high else f"must be {low} to {high}, got {value}"
-    if allowed[:1] == "%":
-        return "" if value % int(allowed[1:]) == 0 else f"must be a multiple of {allowed[1:]}, got {value}"
     if allowed and str(value) not in allowed.split(","):
         return f"must be {allowed.replace(',', ' or ')}, got {value}"
     return ""
+
+
+def _wrong_map(rank: int, shape: _Shape) -> str:
+    """The reason why an operand is not [map, {coordinates}]."""
+    if shape[0] != "map" or len(shape) != 3:
+        return f"must be a tensor map and its coordinates, such as [%rd1, {{{', '.join('xyzwv'[:rank])}}}]"
+    at, coordinates = shape[1:]
+    assert isinstance(at, tuple)
+    assert isinstance(coordinates, tuple)
+    if not at[-1]:
+        return "has a tensor map with an offset: add it to the register"
+    wrong = _wrong_address(at, "global")
+    if wrong:
+        return f"has a tensor map that {wrong}"
+    count = len(_elements(coordinates)) if coordinates[0] == "vector" else 0
+    if count != rank:
+        return f"must have {rank} coordinates in braces, got {count}"
+    wrong = _wrong_vector("s32", coordinates)
+    return f"has coordinates: it {wrong}" if wrong else ""
 
 
 def _wrong_address(shape: _Shape, space: str) -> str:
@@ -276,9 +301,10 @@ def _wrong_address(shape: _Shape, space: str) -> str:
     if base == "absolute":
         return "" if space == "local" else "is a constant address, which only .local has"
     if base == "symbol":
-        if detail == space or (not space and detail in ("global", "shared", "local")):
+        allowed = {"": ("global", "shared", "local"), "generic": ("shared",)}.get(space, (space,))
+        if detail in allowed:
             return ""
-        return f"is a variable of .{detail}, not of .{space or 'global'}" if detail else "is not a variable"
+        return f"is a variable of .{detail}, not of .{allowed[0]}" if detail else "is not a variable"
     if base != "register":
         return "must have a register or a variable as its base"
     bits = bits_of(str(detail))

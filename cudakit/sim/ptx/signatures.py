@@ -9,8 +9,10 @@ number of operands varies.
     =T|P    a pair of =T and a predicate
     p       a predicate: a register, a negated one, or a literal integer
     @       an address in the state space that the instruction names, or a generic one
+    @shared an address in shared memory; @generic: a generic one of shared memory
+    M3      a tensor map and 3 coordinates: [map, {x, y, z}]
     &       the address of a variable in that space
-    #       a literal integer; #0..15 in this range; #4,8,16 one of these; #%32 a multiple of 32
+    #       a literal integer; #0..15 in this range; #4,8,16 one of these; #%32 a multiple of 32; #0..64%16 both
     ~T      a register that may be wider than T
     L       a label
     A/B     an operand of either kind
@@ -69,34 +71,112 @@ def is_vector(modifiers: tuple[str, ...]) -> bool:
 
 def _load(modifiers: tuple[str, ...]) -> str:
     target = "{=~$?}" if is_vector(modifiers) else "=~$"
-    return f"{target} @; {target} @ b64"
+    return f"{target} @; {target} @ u64"
 
 
 def _store(modifiers: tuple[str, ...]) -> str:
     value = "{~$}" if is_vector(modifiers) else "~$"
-    return f"@ {value}; @ {value} b64"
+    return f"@ {value}; @ {value} u64"
 
 
 def _atom(modifiers: tuple[str, ...]) -> str:
     if is_vector(modifiers):
-        return "{=$?} @ {$}; {=$?} @ {$} b64"
-    return "=$? @ $ $; =$? @ $ $ b64" if "cas" in modifiers else "=$? @ $; =$? @ $ b64"
+        return "{=$?} @ {$}; {=$?} @ {$} u64"
+    return "=$? @ $ $; =$? @ $ $ u64" if "cas" in modifiers else "=$? @ $; =$? @ $ u64"
 
 
 def _red(modifiers: tuple[str, ...]) -> str:
-    return "@ {$}; @ {$} b64" if is_vector(modifiers) else "@ $; @ $ b64"
+    return "@ {$}; @ {$} u64" if is_vector(modifiers) else "@ $; @ $ u64"
 
 
 def _cp_async(modifiers: tuple[str, ...]) -> str:
     short = f"@ @ {'#16' if 'cg' in modifiers else '#4,8,16'}"
     if "L2::cache_hint" in modifiers:
-        return f"{short} b64; {short} u32/p b64"
+        return f"{short} u64; {short} u32/p u64"
     return f"{short}; {short} #0..16/u32!/p"
 
 
-def _wait(modifiers: tuple[str, ...]) -> str:
-    state = "u32" if "parity" in modifiers else "b64!"
-    return f"=pred @ {state}; =pred @ {state} u32"
+def _barrier(modifiers: tuple[str, ...]) -> str:
+    """The address of an mbarrier."""
+    return "@shared" if any(modifier.startswith("shared") for modifier in modifiers) else "@generic"
+
+
+def _init(modifiers: tuple[str, ...]) -> str:
+    return f"{_barrier(modifiers)} #1..1048575/u32!"
+
+
+def _arrive(modifiers: tuple[str, ...]) -> str:
+    short = f"=u64? {_barrier(modifiers)}"
+    if "expect_tx" in modifiers:
+        return f"{short} u32"
+    counted = f"{short} {_POSITIVE}/u32!"
+    return counted if "noComplete" in modifiers else f"{short}; {counted}"
+
+
+def _transaction(modifiers: tuple[str, ...]) -> str:
+    return f"{_barrier(modifiers)} u32"
+
+
+def _test_wait(modifiers: tuple[str, ...]) -> str:
+    state = "#0,1/u32!" if "parity" in modifiers else "u64"
+    return f"=pred {_barrier(modifiers)} {state}"
+
+
+def _try_wait(modifiers: tuple[str, ...]) -> str:
+    short = _test_wait(modifiers)
+    return f"{short}; {short} u32"
+
+
+def _tail(modifiers: tuple[str, ...]) -> str:
+    """The last operands of an asynchronous copy: its mbarrier, the blocks of a multicast, and a cache policy."""
+    names = ("mbarrier::complete_tx::bytes", "multicast::cluster", "L2::cache_hint")
+    kinds = zip(names, ("@shared", "#0..65535/u16!", "u64"), strict=True)
+    return "".join(f" {kind}" for name, kind in kinds if name in modifiers)
+
+
+def _bulk(modifiers: tuple[str, ...]) -> str:
+    return f"@ @ {_BYTES}{_tail(modifiers)}"
+
+
+def _bulk_prefetch(modifiers: tuple[str, ...]) -> str:
+    return f"@ {_BYTES}{_tail(modifiers)}"
+
+
+def _box(modifiers: tuple[str, ...]) -> str:
+    if {"tile::gather4", "tile::scatter4"} & {*modifiers}:
+        return "M5"
+    return next((f"M{m[0]}" for m in modifiers if m in ("1d", "2d", "3d", "4d", "5d")), "M1")
+
+
+def _tensor(modifiers: tuple[str, ...]) -> str:
+    spaces = [m for m in modifiers if m == "global" or m.startswith("shared")]
+    both = f"{_box(modifiers)} @" if spaces[:1] == ["global"] else f"@ {_box(modifiers)}"
+    return both + _tail(modifiers)
+
+
+def _tensor_prefetch(modifiers: tuple[str, ...]) -> str:
+    return _box(modifiers) + _tail(modifiers)
+
+
+def _async_store(modifiers: tuple[str, ...]) -> str:
+    return "@ {$} @shared" if is_vector(modifiers) else "@ $/{$} @shared"
+
+
+# the values of fields of a tensor map that only a literal replaces
+_FIELD_VALUES = {"elemtype": "#0..12", "interleave_layout": "#0..2", "swizzle_mode": "#0..3", "fill_mode": "#0,1"}
+
+
+def _replace(modifiers: tuple[str, ...]) -> str:
+    literal = next((_FIELD_VALUES[m] for m in modifiers if m in _FIELD_VALUES), "")
+    if literal:
+        return f"@ {literal}"
+    if "global_stride" in modifiers:
+        return "@ #0..4 $"
+    return "@ #0..4 u32" if {"box_dim", "global_dim", "element_stride"} & {*modifiers} else "@ $"
+
+
+def _map_fence(modifiers: tuple[str, ...]) -> str:
+    return "@ #128" if "acquire" in modifiers else " "
 
 
 def _cvta(modifiers: tuple[str, ...]) -> str:
@@ -105,8 +185,8 @@ def _cvta(modifiers: tuple[str, ...]) -> str:
 
 def _createpolicy(modifiers: tuple[str, ...]) -> str:
     if "range" in modifiers:
-        return "=b64 @ u32 u32"
-    return "=b64 b64" if "cvt" in modifiers else "=b64; =b64 f32"
+        return "=u64 @ u32 u32"
+    return "=u64 u64" if "cvt" in modifiers else "=u64; =u64 f32"
 
 
 def _vote(modifiers: tuple[str, ...]) -> str:
@@ -133,6 +213,9 @@ def _wgmma(modifiers: tuple[str, ...]) -> str:
     return f"{{={d}}} b64/{{f16x2}} b64 p #-1,1 #-1,1"
 
 
+# bytes of a bulk copy, and the number of an mbarrier's arrivals
+_BYTES = "#0..1048560%16/u32!"
+_POSITIVE = "#1..18446744073709551615"
 _BARRIER = "#0..15/u32!"
 _THREADS = "#%32/u32!"
 
@@ -147,18 +230,27 @@ SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "getctarank": "=u32 $/&",
     "atom": _atom,
     "red": _red,
-    "red.async": "@ $ @",
-    "st.async": lambda modifiers: "@ {$} @" if is_vector(modifiers) else "@ $ @",
-    "mbarrier.init": "@ u32",
-    "mbarrier.inval": "@",
-    "mbarrier.arrive": "=b64? @; =b64? @ u32",
-    "mbarrier.arrive_drop": "=b64? @; =b64? @ u32",
-    "mbarrier.expect_tx": "@ u32",
-    "mbarrier.complete_tx": "@ u32",
-    "mbarrier.test_wait": _wait,
-    "mbarrier.try_wait": _wait,
-    "mbarrier.pending_count": "=u32 b64!",
-    "cp.async.mbarrier": "@",
+    "red.async": "@ $ @shared",
+    "st.async": _async_store,
+    "tensormap.replace": _replace,
+    "tensormap.cp_fenceproxy": "@ @ #128",
+    "fence.tensormap": _map_fence,
+    "mbarrier.init": _init,
+    "mbarrier.inval": _barrier,
+    "mbarrier.arrive": _arrive,
+    "mbarrier.arrive_drop": _arrive,
+    "mbarrier.expect_tx": _transaction,
+    "mbarrier.complete_tx": _transaction,
+    "mbarrier.test_wait": _test_wait,
+    "mbarrier.try_wait": _try_wait,
+    "mbarrier.pending_count": "=u32 u64",
+    "cp.async.mbarrier": _barrier,
+    "cp.async.bulk": _bulk,
+    "cp.reduce": _bulk,
+    "cp.async.bulk.prefetch": _bulk_prefetch,
+    "cp.async.bulk.tensor": _tensor,
+    "cp.reduce.async.bulk.tensor": _tensor,
+    "cp.async.bulk.prefetch.tensor": _tensor_prefetch,
     "cp.async.bulk.wait_group": "#",
     "prefetch": "@",
     "prefetchu": "@",
