@@ -47,7 +47,7 @@ class Device:
             device.
         fresh: Create a simulated device with its own memory, instead of one on the simulated driver that the process
             shares.
-        options: Settings of the simulated device: `checks`, `memory`, `devices` and `step_limit`.
+        options: Settings of the simulated device: `checks`, `memory`, `devices`, `step_limit`, and `order` with `seed`.
 
     Attributes:
         context: Its Context.

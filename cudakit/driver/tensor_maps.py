@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cudakit.sim.lockstep.tensor_maps import TensorMap
 
 #: The numbers of the driver's enums, by the names that cudakit uses.
 DATA_TYPES = {
@@ -15,7 +19,7 @@ PROMOTIONS = {"none": 0, "64B": 1, "128B": 2, "256B": 3}
 FILLS = {"zeros": 0, "nan": 1}
 
 
-def mistake(
+def described(
     data_type: int,
     address: int,
     dims: Sequence[int],
@@ -23,11 +27,18 @@ def mistake(
     box: Sequence[int],
     element_strides: Sequence[int],
     *modes: int,
-) -> tuple[str, int | None, str] | None:
-    """Return the first rule that the arguments of cuTensorMapEncodeTiled break: the name of the argument, the index in
-    it (None for the whole argument) and the rule with the value; None if all are obeyed. modes: interleave, swizzle,
-    promotion and fill."""
-    from cudakit.sim.lockstep import tensor_map_rules, tensor_maps
+) -> TensorMap:
+    """Return the fields of a map from the arguments of cuTensorMapEncodeTiled. modes: interleave, swizzle, promotion
+    and fill."""
+    from cudakit.sim.lockstep import tensor_maps
 
     fields = (tuple(dims), tuple(strides), tuple(box), tuple(element_strides))
-    return next(tensor_map_rules.mistakes(tensor_maps.TensorMap(data_type, address, *fields, *modes)), None)
+    return tensor_maps.TensorMap(data_type, address, *fields, *modes)
+
+
+def mistake(tensor: TensorMap) -> tuple[str, int | None, str] | None:
+    """Return the first rule that a map breaks: the name of the argument of cuTensorMapEncodeTiled, the index in it
+    (None for the whole argument) and the rule with the value; None if all are obeyed."""
+    from cudakit.sim.lockstep import tensor_map_rules
+
+    return next(tensor_map_rules.mistakes(tensor), None)

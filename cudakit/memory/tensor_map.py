@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from cudakit.memory.layout import Shape
 SIZE = 128  # bytes
 # arrays of these dtypes are copied as the unsigned integers of their size
 _AS_INTEGERS = {"int8": "uint8", "bool": "uint8", "int16": "uint16"}
+_SLICES = {"16B": 16, "32B": 32}  # bytes
 _FIRST_CAPABILITY = (9, 0)
 
 
@@ -40,11 +40,13 @@ class TensorMap:
             filled when loaded, and dropped when stored.
         swizzle: The order of 16-byte chunks in shared memory: "none", "32B", "64B" or "128B". A row of the box must not
             be longer.
-        interleave: The layout of channels in memory: "none", "16B" or "32B".
+        interleave: The layout of channels in memory: "none", "16B" or "32B", for an array of axes N, C, H, W and one
+            slice of 16 or 32 bytes of channels (also without H, or with D before it). The slice is not an axis of the box:
+            an element along W is a whole slice. C counts slices, of which a copy takes one.
         l2_promotion: The size of requests to L2: "none", "64B", "128B" or "256B".
         fill: The value of elements outside the tensor: "zeros", or "nan" for floats.
         element_strides: Distance per axis between elements that a copy takes, 1 to 8; by default 1. The box is then
-            measured before elements are left out. Copies ignore it along the last axis.
+            measured before elements are left out. Copies ignore it along the last axis, except with an interleave.
         data_type: The type as which elements are copied, if not the array's: "tf32", "tf32_ftz" or "float32_ftz" for
             float32 arrays, or any type of the same size. 8-bit floats are copied as "uint8".
         dims: The extents of the tensor, if not the array's shape: another view of the same memory.
@@ -89,7 +91,8 @@ class TensorMap:
             raise Closed(f"{array!r} was closed; make the map before close()")
         if array.context.compute_capability < _FIRST_CAPABILITY:
             raise CudakitError(f"{array.context.spec} has no tensor maps (sm_90 and later have); use plain loads")
-        shape, steps = _tensor(array, dims, strides)
+        interleaved = _SLICES.get(interleave, 0)
+        shape, steps = _tensor(array, dims, strides, interleaved)
         self.array = array
         self.box = _numbers("box", box, len(shape))
         skipped = (
@@ -103,12 +106,11 @@ class TensorMap:
             _member("fill", fill, rules.FILLS),
         )
         fields = (shape[::-1], steps[-2::-1], self.box[::-1], skipped[::-1])
-        wrong = rules.mistake(rules.DATA_TYPES[kind], array.pointer, *fields, *modes)
+        described = rules.described(rules.DATA_TYPES[kind], array.pointer, *fields, *modes)
+        wrong = rules.mistake(described)
         if wrong is not None:
             raise ValueError(_explained(*wrong, steps))
-        # copies ignore the element stride along the last axis
-        taken = [-(-size // step) for size, step in zip(self.box[:-1], skipped[:-1], strict=True)]
-        self.box_bytes = math.prod(taken) * self.box[-1] * array.dtype.itemsize
+        self.box_bytes = described.box_bytes
         words = [f"box={self.box}", *([] if kind == array.dtype.name else [f"data_type={kind!r}"])]
         given = {"swizzle": swizzle, "interleave": interleave, "l2_promotion": l2_promotion, "fill": fill}
         words += [f"{name}={value!r}" for name, value in given.items() if value not in ("none", "zeros")]
@@ -148,16 +150,25 @@ def _encoded(array: DeviceArray, kind: int, fields: tuple[Shape, ...], modes: tu
     return ctypes.string_at(made.getPtr(), SIZE)
 
 
-def _tensor(array: DeviceArray, dims: Any, strides: Any) -> tuple[Shape, Shape]:
-    """Return the tensor's extents and strides in bytes, in the order of axes. Raises ValueError if its elements are
-    not in the array's memory, or the last axis is not contiguous."""
-    size = array.dtype.itemsize
+def _tensor(array: DeviceArray, dims: Any, strides: Any, interleaved: int) -> tuple[Shape, Shape]:
+    """Return the tensor's extents and strides in bytes, in the order of axes. interleaved: the bytes of a slice, which
+    is one element along the last axis; 0 without an interleave. Raises ValueError if its elements are not in the
+    array's memory, or the last axis is not contiguous."""
+    size, shape, steps = interleaved or array.dtype.itemsize, array.shape, array.strides
     if dims is None and strides is not None:
         raise ValueError("strides were passed without dims; pass dims too, or a view of the array")
-    shape = array.shape if dims is None else _numbers("dims", dims)
+    if dims is not None:
+        shape = _numbers("dims", dims)
+        steps = layout.contiguous(shape, size)
+    elif interleaved:
+        if not shape or shape[-1] * array.dtype.itemsize != size or steps[-1] != array.dtype.itemsize:
+            raise ValueError(
+                f"with an interleave of {size}B, the array's last axis must be one slice of {size} adjacent bytes, got "
+                f"shape {shape} of {array.dtype.name}; pass such a view, or dims"
+            )
+        shape, steps = shape[:-1], steps[:-1]
     if not shape:
         raise ValueError("a TensorMap needs 1 to 5 axes, got an array without axes; reshape it to (1,)")
-    steps = array.strides if dims is None else layout.contiguous(shape, size)
     if strides is not None:
         steps = _numbers("strides", strides, len(shape))
     if steps[-1] != size and shape[-1] != 1:

@@ -1,5 +1,5 @@
-"""Every function of cuda::ptx that sm_90a has, read from the comments of CCCL's generated headers, and kernels that call
-each of them once per variant."""
+"""Every function of cuda::ptx that sm_90a has, read from the comments of CCCL's generated headers, and kernels that
+call each of them once per variant."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-# the newest architecture whose functions are called, and the PTX version of NVRTC 13.0, the oldest that is supported
-ARCHITECTURE, LETTER = 90, "90a"
+# the architecture whose functions are called
+NUMBER, TARGET = 90, "90a"
 
 _COMMENT = re.compile(r"/\*\n(//.*?)\*/(.*?)(?=/\*\n//|\Z)", re.S)
 _VERSIONS = re.compile(r"PTX\s+ISA\s+([\d-]+)((?:,\s*SM_\w+)*)")
 _VARIANTS = re.compile(r"// \.(\w+)\s*= \{ ([^}]*) \}")
-_DECLARATION = re.compile(r"(?:template\s*<(?P<parameters>.*?)>\s*)?__device__ (?P<result>.*?)(?P<name>\w+)\((?P<args>.*)\);")
+_DECLARATION = re.compile(
+    r"(?:template\s*<(?P<parameters>.*?)>\s*)?"
+    r"__device__ (?P<result>.*?)(?P<name>\w+)\((?P<args>.*)\);"
+)
 _TYPES = {
     "B8": "unsigned char",
     "B16": "unsigned short",
@@ -27,7 +30,6 @@ _TYPES = {
     "U32": "unsigned",
     "U64": "unsigned long long",
 }
-_VARIANT_TYPES = {"b32": "unsigned", "u32": "unsigned", "s32": "int", "b64": "uint64_t", "u64": "uint64_t", "s64": "int64_t"}
 # the enumerators whose names are not those of the modifiers
 _ENUMERATORS = {
     "and": "and_op",
@@ -41,10 +43,12 @@ _ENUMERATORS = {
 
 
 class Form(NamedTuple):
-    """A call of one function: `name` in cuda::ptx, its declaration's `result`, and C++ expressions as arguments."""
+    """A call of one function: `name` in cuda::ptx, the first PTX `version` that has it (86 is 8.6), its declaration's
+    `result`, and C++ expressions as arguments."""
 
     header: str
     name: str
+    version: int
     result: str
     declarations: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -99,28 +103,32 @@ def forms_of(header: Path) -> list[Form]:
         if versions is None or declaration is None:
             raise ValueError(f"{header.name}: cannot read the declaration in the comment\n{comment}")
         if _has(versions[2]):
-            found += _calls(header.name, declaration, _variants(comment), body)
+            found += _calls(header.name, int(versions[1][:2]), declaration, _variants(comment), body)
     return found
 
 
 def _has(architectures: str) -> bool:
     """Whether sm_90a is among a comment's architectures; all if it names none."""
     names = re.findall(r"SM_(\d+)([af]?)", architectures)
-    return not names or any(number + letter == LETTER or (not letter and int(number) <= ARCHITECTURE) for number, letter in names)
+    return not names or any(
+        number + letter == TARGET or (not letter and int(number) <= NUMBER) for number, letter in names
+    )
 
 
 def _variants(comment: str) -> dict[str, list[str]]:
     return {name: re.findall(r"\.([\w:]+)", values) for name, values in _VARIANTS.findall(comment)}
 
 
-def _calls(header: str, declaration: re.Match[str], variants: dict[str, list[str]], body: str) -> Iterator[Form]:
+def _calls(
+    header: str, version: int, declaration: re.Match[str], variants: dict[str, list[str]], body: str
+) -> Iterator[Form]:
     parameters = declaration["parameters"] or ""
     choices = [
         [(name, f"ptx::dot_{kind}::{_ENUMERATORS.get(value, value)}") for value in variants[kind]]
         for kind, name in re.findall(r"cuda::ptx::dot_(\w+) (\w+)", parameters)
     ]
     if "typename Type" in parameters:
-        choices.append([("Type", _VARIANT_TYPES[value]) for value in variants["type"]])
+        choices.append([("Type", _type_of(value)) for value in variants["type"]])
     for number in re.findall(r"int (\w+)", parameters):
         choices.append([(number, _number(declaration["name"]))])
     for chosen in itertools.product(*choices):
@@ -131,12 +139,19 @@ def _calls(header: str, declaration: re.Match[str], variants: dict[str, list[str
             declarations += line
             arguments.append(argument)
         result = declaration["result"].strip()
-        yield Form(header, declaration["name"], result, tuple(declarations), tuple(arguments))
+        yield Form(header, declaration["name"], version, result, tuple(declarations), tuple(arguments))
+
+
+def _type_of(variant: str) -> str:
+    """int64_t for s64, uint32_t for b32 and u32."""
+    return f"{'' if variant[0] == 's' else 'u'}int{variant[1:]}_t"
 
 
 def _number(function: str) -> str:
     """A value of an immediate operand that the function allows."""
-    return {"setmaxnreg_inc": "240", "setmaxnreg_dec": "40"}.get(function, "128" if "proxy_tensormap" in function or "cp_fence" in function else "1")
+    if "fence" in function:
+        return "128"
+    return {"setmaxnreg_inc": "240", "setmaxnreg_dec": "40"}.get(function, "1")
 
 
 def _argument(parameter: str, variable: str, body: str, names: dict[str, str]) -> tuple[list[str], str]:
@@ -150,7 +165,7 @@ def _argument(parameter: str, variable: str, body: str, names: dict[str, str]) -
     for name, value in names.items():
         kind = re.sub(rf"\b{name}\b", value, kind)
     if "cuda::ptx::" in kind:
-        return [], re.sub(r"(_t(?:<[^>]*>)?)(?: \w+)?$", r"\1{}", kind).removeprefix("cuda::").replace("cuda::ptx", "ptx")
+        return [], re.sub(r"(_t(?:<[^>]*>)?)(?: \w+)?$", r"\1{}", kind).replace("cuda::ptx", "ptx")
     pointer = re.fullmatch(r"(?:const )?([\w ]+)\* ?(\w+)", kind)
     if pointer:
         # ptxas crashes if the address of a shared variable is used as one in global memory

@@ -9,7 +9,7 @@ namespace std {
 using cuda::std::is_const_v;
 using cuda::std::is_pointer_v;
 using cuda::std::void_t;
-} // namespace std
+}  // namespace std
 
 #include <cute/tensor.hpp>
 #include <cutlass/cutlass.h>
@@ -28,31 +28,27 @@ using Cluster = cute::Shape<cute::Int<CLUSTER_M>, cute::Int<CLUSTER_N>, cute::In
 using Hopper = cutlass::arch::Sm90;
 using TensorCores = cutlass::arch::OpClassTensorOp;
 
-using Epilogue = cutlass::epilogue::collective::CollectiveBuilder<
-    Hopper, TensorCores, Block, Cluster, cutlass::epilogue::collective::EpilogueTileAuto, float, float, SOURCE, Row, 8,
-    bfloat16, Row, 8, cutlass::epilogue::NAMED(TmaWarpSpecialized, EPILOGUE)>::CollectiveOp;
-using Mainloop = cutlass::gemm::collective::CollectiveBuilder<
-    Hopper, TensorCores, bfloat16, Row, 8, bfloat16, Column, 8, float, Block, Cluster,
-    cutlass::gemm::collective::StageCount<STAGES>, cutlass::gemm::NAMED(KernelTmaWarpSpecialized, SCHEDULE)>::CollectiveOp;
+using Epilogue = cutlass::epilogue::collective::CollectiveBuilder<Hopper, TensorCores, Block, Cluster,
+    cutlass::epilogue::collective::EpilogueTileAuto, float, float, SOURCE, Row, 8, bfloat16, Row, 8,
+    cutlass::epilogue::NAMED(TmaWarpSpecialized, EPILOGUE)>::CollectiveOp;
+using Mainloop = cutlass::gemm::collective::CollectiveBuilder<Hopper, TensorCores, bfloat16, Row, 8, bfloat16, Column,
+    8, float, Block, Cluster, cutlass::gemm::collective::StageCount<STAGES>,
+    cutlass::gemm::NAMED(KernelTmaWarpSpecialized, SCHEDULE)>::CollectiveOp;
 using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, Mainloop, Epilogue>;
 using Params = Kernel::Params;
 
-struct alignas(64) TensorMap {
-    char bytes[128];
-};
-
 template <typename Copy>
 __device__ void set_map(const Copy& copy, const CUtensorMap& map) {
+    // without the driver's header, CUTLASS has a struct of its own with 128 bytes
     auto* to = const_cast<cute::TmaDescriptor*>(copy.get_tma_descriptor());
-    *reinterpret_cast<TensorMap*>(to) = reinterpret_cast<const TensorMap&>(map);
+    *to = reinterpret_cast<const cute::TmaDescriptor&>(map);
 }
 
 // The host's part, by one thread: CUTLASS computes the kernel's parameters, except the tensor maps, which need the
 // driver. sizes: bytes of the parameters and of shared memory, threads, and the grid for `multiprocessors`.
 extern "C" __global__ void prepare(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                                   const __grid_constant__ CUtensorMap c, const __grid_constant__ CUtensorMap d, int m,
-                                   int n, int k, float alpha, float beta, int multiprocessors, char* params,
-                                   int* sizes) {
+    const __grid_constant__ CUtensorMap c, const __grid_constant__ CUtensorMap d, int m, int n, int k, float alpha,
+    float beta, int multiprocessors, char* params, int* sizes) {
     const cute::Shape<int, int, int, int> problem{m, n, k, 1};
     Mainloop::Arguments factors{};
     factors.dA = {k, cute::Int<1>{}, 0};
@@ -69,8 +65,7 @@ extern "C" __global__ void prepare(const __grid_constant__ CUtensorMap a, const 
     made.mainloop = Mainloop::to_underlying_arguments(problem, factors, nullptr);
     made.epilogue = Epilogue::to_underlying_arguments(problem, results, nullptr);
     made.hw_info = chip;
-    made.scheduler =
-        Kernel::TileScheduler::to_underlying_arguments(problem, Block{}, Cluster{}, chip, {}, nullptr);
+    made.scheduler = Kernel::TileScheduler::to_underlying_arguments(problem, Block{}, Cluster{}, chip, {}, nullptr);
     set_map(made.mainloop.tma_load_a, a);
     set_map(made.mainloop.tma_load_b, b);
     if constexpr (!cute::is_void_v<SOURCE>) {
@@ -87,8 +82,8 @@ extern "C" __global__ void prepare(const __grid_constant__ CUtensorMap a, const 
     sizes[5] = grid.z;
 }
 
-extern "C" __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, 1)
-    gemm(const __grid_constant__ Params params) {
+extern "C" __global__ void __launch_bounds__(Kernel::MaxThreadsPerBlock, 1) gemm(
+    const __grid_constant__ Params params) {
     extern __shared__ char shared[];
     Kernel{}(params, shared);
 }

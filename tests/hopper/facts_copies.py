@@ -1,4 +1,4 @@
-"""Where tensor copies put elements, how many bytes they count, what they fill with, and how they convert."""
+"""The layouts of tensor copies, the bytes that they count, their fill values and their conversions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _conversions(runner: Runner) -> Iterator[str]:
 
 
 def _stores(runner: Runner, map_: TensorMap, at: tuple[int, ...]) -> Iterator[str]:
-    """Where the elements of a box go: they are their numbers in the box."""
+    """The places of the elements of a box, whose values are their numbers in the box."""
     case = tensor_copies.store(map_, at, "facts")
     given = _indices(len(case.input()))
     outcome = runner.here(replace(case, input=lambda: given))

@@ -1,4 +1,4 @@
-"""Where wgmma reads its operands, for every layout of its descriptors, and how it adds."""
+"""The places from which wgmma reads its operands, for every layout of its descriptors, and its sums."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ rules keep every other order of the same operations equivalent:
   wait, or by one that the arrivals of another warp or a barrier of all threads have passed on.
 - The arrivals of a phase add up to its expected count, so none is early and none is late.
 - Expected bytes precede an arrival of the same warp in the same phase. Bytes may complete before they are expected.
-- A warp that waits for a phase arrives in the next one, so the parity that it waits for cannot come round.
+- A warp that waits for a phase arrives in the next one, so no later phase of that parity completes before.
 
 Every wait is for a phase that the walk has completed: by induction over the walk, all of them end.
 """

@@ -83,7 +83,7 @@ class Recording:
         return case.key in self.entries
 
     def difference(self, case: Case, result: Bytes) -> str:
-        """Return where a result differs from the recorded one, as text; "" if it does not."""
+        """Return the place at which a result differs from the recorded one, as text; "" if it does not."""
         if case not in self:
             return "not recorded"
         digested, parts = self.entries[case.key]

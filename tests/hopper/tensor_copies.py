@@ -221,7 +221,7 @@ def _swizzles() -> Iterator[Case]:
 
 
 def _hints() -> Iterator[Case]:
-    """What changes no result: L2 promotion, cache hints, prefetches; and the largest boxes."""
+    """Options without an effect on results: L2 promotion, cache hints, prefetches; and the largest boxes."""
     for promotion in (64, 128, 256):
         for rank in (2, 4):
             yield load(tensor("u32", rank, promotion=promotion), _NEAR[:rank], "promoted")
@@ -247,8 +247,17 @@ def _interleaved() -> Iterator[Case]:
                 strides = tuple(int(np.prod(dims[: k + 1])) * size + interleave * k for k in range(rank - 1))
                 box = (interleave // size, 4, 2, 2, 2)[:rank]
                 map_ = TensorMap(kind, dims, strides, box, swizzle=swizzle, interleave=interleave)
-                yield load(map_, (0, 1, 1, 1, 1)[:rank], "interleaved")
-                yield load(map_, (0, -1, 4, 1, 1)[:rank], "interleaved, overhanging")
+                yield load(map_, (0, 1, 1, 1, 1)[:rank], "in slices")
+                yield load(map_, (0, -1, 4, 1, 1)[:rank], "in slices, overhanging")
+    # a box of more slices than one, of which one is taken; element strides count along dimension 0 too
+    for interleave, swizzle in ((16, 0), (16, 64), (32, 128)):
+        strides = tuple(interleave * count for count in (26, 160, 1450))
+        for steps in ((), (2, 1, 1, 1), (4, 2, 3, 2)):
+            map_ = TensorMap("f16", (24, 6, 9, 3), strides, (8, 2, 20, 2), steps, swizzle, interleave)
+            for what, at in (("", (1, 1, 2, 0)), (", overhanging", (20, 5, 8, 2)), (", outside", (0, 0, 9, 0))):
+                yield load(map_, at, f"in slices{what}")
+                yield store(map_, at, f"in slices{what}")
+            yield load(replace(map_, nan=True), (-1, -1, 3, -1), "in slices, overhanging")
 
 
 def _multicasts() -> Iterator[Case]:

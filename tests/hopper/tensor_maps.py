@@ -61,36 +61,48 @@ class TensorMap:
         return TYPES[self.kind][1]
 
     def place(self, chunks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return coordinates from ones of which that of dimension 0 counts 16 bytes: an H200 takes only multiples."""
-        return chunks[0] * 16 // self.element, *chunks[1:]
+        """Return coordinates from ones of which that of dimension 0 counts 16 bytes: an H200 takes only multiples.
+        In an interleaved layout it counts slices, as the coordinate itself does."""
+        return chunks if self.interleave else (chunks[0] * 16 // self.element, *chunks[1:])
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """Elements that a copy takes per dimension."""
+        """Elements that a copy takes per dimension. An interleaved box has one slice: its size along the last
+        dimension but one is not used. Without interleave, the step of dimension 0 is not used."""
         steps = self.steps or (1,) * self.rank
-        return (self.box[0], *(-(-size // step) for size, step in zip(self.box[1:], steps[1:], strict=True)))
+        taken = [-(-size // step) for size, step in zip(self.box, steps, strict=True)]
+        if self.interleave:
+            taken[-2] = 1
+        else:
+            taken[0] = self.box[0]
+        return tuple(taken)
+
+    @property
+    def inner(self) -> int:
+        """Bytes per element of dimension 0: those of a whole slice in an interleaved layout."""
+        return self.interleave or self.element
 
     @property
     def bytes(self) -> int:
         """Bytes of shared memory that a copy counts."""
-        return int(np.prod(self.taken)) * self.element
+        return int(np.prod(self.taken)) * self.inner
 
     @property
     def footprint(self) -> int:
         """Bytes of shared memory that hold a box, whichever of its sizes counts, and if rows have a swizzle's span."""
         rows = int(np.prod(self.box[1:]))
-        return rows * max(self.box[0] * (self.interleave or self.element), self.swizzle)
+        return rows * max(self.box[0] * self.inner, self.swizzle)
 
     @property
     def room(self) -> int:
-        """Bytes of the buffer that holds the tensor, also if an element of an interleaved one is a whole slice."""
-        return -(-(self.offset + self.extent) // 128) * 128 * ((self.interleave or self.element) // self.element)
+        """Bytes of the buffer that holds the tensor."""
+        return -(-(self.offset + self.extent) // 128) * 128
 
     @property
     def extent(self) -> int:
         """Bytes of the tensor in memory."""
         last = sum((size - 1) * stride for size, stride in zip(self.dims[1:], self.strides, strict=True))
-        return last + self.dims[0] * self.element
+        return last + self.dims[0] * self.inner
 
     def __str__(self) -> str:
         def by(numbers: tuple[int, ...]) -> str:
@@ -117,7 +129,7 @@ class TensorMap:
             self.rank,
             address + self.offset,
             [cu.cuuint64_t(size) for size in self.dims],
-            # rank 1 has none, but the driver needs one
+            # the driver needs a stride also for rank 1
             [cu.cuuint64_t(size) for size in self.strides or (-(-self.extent // 16) * 16,)],
             [cu.cuuint32_t(size) for size in self.box],
             [cu.cuuint32_t(size) for size in self.steps or (1,) * self.rank],

@@ -31,7 +31,7 @@ class Format:
 
     @property
     def top(self) -> int:
-        """The largest exponent field all of whose fractions are finite."""
+        """The largest exponent field with only finite values."""
         return (1 << self.exponent) - 2
 
     @property

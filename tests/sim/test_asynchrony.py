@@ -346,3 +346,34 @@ def test_an_order_from_another_block_is_handed_on_by_a_barrier(device: CheckedDe
     device.launch("relayed_right", 2, 64, y)
     assert (y == 42).all()
     assert fault(device, "relayed_wrong", 2, 64, y).kind == "shared memory race"
+
+
+INITIALISED = r"""
+using u64 = unsigned long long;
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+template <bool SYNC> __device__ void load(const int* x, int* y) {
+    __shared__ alignas(16) int tile[32];
+    __shared__ u64 full;
+    if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at(&full)) : "memory");
+    if (SYNC) __syncthreads();
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 128;\n\t"
+                     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], 128, [%0];"
+                     :: "r"(at(&full)), "r"(at(tile)), "l"(x) : "memory");
+    __syncthreads();
+    asm volatile("{.reg .pred p; WAIT: mbarrier.try_wait.parity.shared.b64 p, [%0], 0; @!p bra WAIT;}"
+                 :: "r"(at(&full)) : "memory");
+    y[threadIdx.x] = tile[threadIdx.x];
+}
+__global__ void right(const int* x, int* y) { load<true>(x, y); }
+__global__ void wrong(const int* x, int* y) { load<false>(x, y); }
+"""
+
+
+def test_a_barrier_of_the_block_shows_its_own_mbarriers_to_copies() -> None:
+    device, y = CheckedDevice(INITIALISED), np.zeros(32, np.int32)
+    device.launch("right", 1, 32, X, y)
+    assert np.array_equal(y, X)
+    report = fault(device, "wrong", 1, 32, X, y)
+    assert report.kind == "mbarrier not initialised"
+    assert "no fence" in report.detail

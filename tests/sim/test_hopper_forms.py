@@ -102,7 +102,7 @@ VALID = [
     # ---- tensor copies ----
     f"{TENSOR}.1d.{TO_SHARED} [buffer], [%rd1, {{%r1}}], [%r2];",
     f"{TENSOR}.2d.shared::cta.global.tile.{BYTES} [buffer], [gbuf, {{0, -1}}], [%r2];",
-    f"{TENSOR}.3d.{TO_SHARED}.multicast::cluster [%r1], [%rd1, {{%r1, %f1, 2}}], [%r2], %h1;",
+    f"{TENSOR}.3d.{TO_SHARED}.multicast::cluster [%r1], [%rd1, {{%f1, %r1, 2}}], [%r2], %h1;",
     f"{TENSOR}.4d.{TO_SHARED}.L2::cache_hint [%r1], [%rd1, {{%r1, %r2, %r3, %r4}}], [%r2], %rd2;",
     f"{TENSOR}.5d.{TO_GLOBAL} [%rd1, {{%r1, %r2, %r3, %r4, %r5}}], [buffer];",
     f"{TENSOR}.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%rd1, {{%r1, %r2}}], [%r1], %rd2;",
@@ -119,7 +119,7 @@ VALID = [
     f"st.async.{PEER}.f32 [%r1], 0f3F800000, [%r3];",
     f"st.async.{PEER}.f64 [%rd1], %fd1, [%rd3];",
     f"st.async.{PEER}.v2.b64 [%r1], {{%rd1, 3}}, [%r3];",
-    f"st.async.{PEER}.v4.b32 [%r1], {{%r1, %f2, %r3, 4}}, [%r3];",
+    f"st.async.{PEER}.v4.b32 [%r1], {{%f1, %r2, %r3, 4}}, [%r3];",
     f"st.async.shared::cta.{BYTES}.b32 [buffer], %r2, [buffer+16];",
     *(f"red.async.relaxed.cluster.{PEER}.add.{kind} [%r1], %r2, [%r3];" for kind in ("u32", "s32")),
     *(f"red.async.relaxed.cluster.{PEER}.add.{kind} [%r1], %rd2, [%r3];" for kind in ("u64", "s64")),
@@ -297,6 +297,7 @@ INVALID = [
     (f"{TENSOR}.2d.{TO_SHARED} [buffer], [%rd1, {{%f1, %f2}}], [%r2];", "vector of .f32"),
     (f"{TENSOR}.2d.{TO_SHARED} [buffer], [%rd1, {{%h1, %h2}}], [%r2];", "vector of .b16"),
     (f"{TENSOR}.2d.{TO_SHARED} [buffer], [%rd1, {{_, %r2}}], [%r2];", "cannot be _"),
+    (f"{TENSOR}.3d.{TO_SHARED} [buffer], [%rd1, {{%r1, %f1, 2}}], [%r2];", "integers and floats"),
     (f"{TENSOR}.1d.{TO_SHARED} [buffer], [%rd1+64, {{%r1}}], [%r2];", "a tensor map with an offset"),
     (f"{TENSOR}.1d.{TO_SHARED} [buffer], [p, {{%r1}}], [%r2];", "a variable of .param, not of .global"),
     (f"{TENSOR}.1d.{TO_SHARED} [buffer], [buffer, {{%r1}}], [%r2];", "a variable of .shared, not of .global"),
@@ -382,7 +383,7 @@ INVALID = [
     ("setmaxnreg.inc.sync.aligned.u32 264;", "must be"),
     ("setmaxnreg.inc.aligned.u32 40;", "unknown form"),
     ("setmaxnreg.sync.inc.aligned.u32 40;", ".inc must follow setmaxnreg"),
-    ("elect.sync %r1, -1;", "operand 1"),
+    ("elect.sync %r1, -1;", "lane|p"),
     ("elect.sync %r1|_, -1;", "operand 1"),
     ("griddepcontrol.wait 0;", "operands"),
     ("griddepcontrol;", "unknown form"),
@@ -422,9 +423,51 @@ LAX = [
 ]
 
 
+# a target and a PTX version that lack an instruction, and a target and a version that have it
+GATES = [
+    ("sm_75", "8.0", "sm_80", "8.0", "mbarrier.init.shared.b64 [buffer], 1;"),
+    ("sm_75", "8.0", "sm_80", "8.0", "mbarrier.test_wait.parity.acquire.cta.shared.b64 %p1, [buffer], 0;"),
+    ("sm_75", "8.0", "sm_80", "8.0", "cp.async.mbarrier.arrive.noinc.shared.b64 [buffer];"),
+    ("sm_75", "8.0", "sm_80", "8.0", POLICY + ";"),
+    ("sm_89", "8.0", "sm_90", "8.0", "mbarrier.arrive.shared.b64 %rd1, [buffer], 2;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "mbarrier.arrive.expect_tx.shared.b64 %rd1, [buffer], 2;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "mbarrier.try_wait.shared.b64 %p1, [buffer], %rd1;"),
+    ("sm_89", "8.8", "sm_90", "8.8", "mbarrier.arrive.relaxed.cta.shared.b64 %rd1, [buffer];"),
+    ("sm_89", "8.0", "sm_90", "8.0", "mbarrier.test_wait.acquire.cluster.shared.b64 %p1, [buffer], %rd1;"),
+    ("sm_89", "8.0", "sm_90", "8.0", f"{BULK}.{TO_SHARED} [buffer], [%rd1], 16, [%r1];"),
+    ("sm_89", "8.0", "sm_90", "8.0", f"{REDUCE}.{TO_GLOBAL}.add.u32 [%rd1], [buffer], 16;"),
+    ("sm_89", "8.0", "sm_90", "8.0", f"{TENSOR}.1d.{TO_GLOBAL} [%rd1, {{%r1}}], [buffer];"),
+    ("sm_89", "8.8", "sm_90", "8.8", f"st.async.{PEER}.u32 [%r1], %r2, [%r3];"),
+    ("sm_89", "8.0", "sm_90", "8.0", "fence.mbarrier_init.release.cluster;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "fence.proxy.async.global;"),
+    ("sm_89", "8.8", "sm_90", "8.8", "fence.acquire.gpu;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "prefetch.tensormap [%rd1];"),
+    ("sm_89", "8.0", "sm_90", "8.0", "barrier.cluster.arrive.relaxed;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "elect.sync %r1|%p1, -1;"),
+    ("sm_89", "8.0", "sm_90", "8.0", "griddepcontrol.wait;"),
+    ("sm_90", "8.0", "sm_90a", "8.0", "setmaxnreg.inc.sync.aligned.u32 40;"),
+    ("sm_90", "8.0", "sm_90a", "8.0", "wgmma.fence.sync.aligned;"),
+    ("sm_90", "8.3", "sm_90a", "8.3", f"{REPLACE}.rank.global.b1024.b32 [%rd1], 1;"),
+    ("sm_90", "8.0", "sm_90", "8.1", f"st.async.{PEER}.u32 [%r1], %r2, [%r3];"),
+    ("sm_90", "8.0", "sm_90", "8.1", f"red.async.relaxed.cluster.{PEER}.add.u32 [%r1], %r2, [%r3];"),
+    ("sm_90", "8.2", "sm_90", "8.3", f"{MAP_FENCE}.release.gpu;"),
+    ("sm_90", "8.2", "sm_90", "8.3", f"{COPY_FENCE}.gpu.sync.aligned [%rd1], [buffer], 128;"),
+    ("sm_90a", "8.2", "sm_90a", "8.3", f"{REPLACE}.rank.global.b1024.b32 [%rd1], 1;"),
+    ("sm_90", "8.5", "sm_90", "8.6", "mbarrier.try_wait.parity.relaxed.cta.shared.b64 %p1, [buffer], 0;"),
+    ("sm_90", "8.5", "sm_90", "8.6", f"{BULK}.shared::cta.global.{BYTES} [buffer], [%rd1], 16, [%r1];"),
+    ("sm_90", "8.5", "sm_90", "8.6", f"{TENSOR}.1d.shared::cta.global.{BYTES} [buffer], [%rd1, {{%r1}}], [%r1];"),
+    ("sm_90", "8.5", "sm_90", "8.6", "fence.release.cluster;"),
+    ("sm_90", "8.5", "sm_90", "8.6", "fence.acquire.sync_restrict::shared::cluster.cluster;"),
+]
+
+
 def module(*lines: str) -> str:
     kernels = (KERNEL.replace("NUMBER", str(n)).replace("LINE", line) for n, line in enumerate(lines))
     return HEAD + "".join(kernels)
+
+
+def gated(line: str, target: str, version: str) -> str:
+    return module(line).replace(".target sm_90a", f".target {target}").replace(".version 8.8", f".version {version}")
 
 
 @pytest.mark.parametrize("line", VALID)
@@ -445,6 +488,15 @@ def test_what_only_ptxas_accepts_is_refused(line: str) -> None:
     assert load(module(line))[0] in (REFUSED, UNSUPPORTED)
 
 
+@pytest.mark.parametrize(("target", "version", "later", "newer", "line"), GATES)
+def test_older_targets_and_versions_refuse(target: str, version: str, later: str, newer: str, line: str) -> None:
+    verdict, message = load(gated(line, target, version))
+    assert verdict == REFUSED
+    needed = later if later != target else f"PTX {newer}"
+    assert f"needs {needed}" in message or "needs a target with a letter, such as sm_90a" in message
+    assert load(gated(line, later, newer)) == (LOADED, "")
+
+
 def test_the_installed_ptxas_says_so() -> None:
     if missing_ptxas():
         pytest.skip(missing_ptxas())
@@ -452,3 +504,6 @@ def test_the_installed_ptxas_says_so() -> None:
     assert accepted, said
     for line, _ in INVALID:
         assert not judge(module(line))[0], line
+    for target, version, later, newer, line in GATES:
+        assert not judge(gated(line, target, version))[0], line
+        assert judge(gated(line, later, newer))[0], line

@@ -29,6 +29,7 @@ from cudakit.sim.lockstep.tensor_maps import (
 
 F16, F32, TF32 = 6, 7, 11
 PLAIN = TensorMap(F32, 0x10000, (100, 40), (400,), (32, 8), (1, 1))
+SLICED = TensorMap(1, 0, (64, 6, 5), (2048, 32768), (16, 2, 2), (1, 1, 1), 1)  # an interleave of 16 bytes
 
 
 # Bytes ----------------------------------------------------------------------------------------------------------------
@@ -78,10 +79,12 @@ def test_garbage_is_refused_with_the_reason() -> None:
 
 def _expected(tensor: TensorMap, at: tuple[int, ...]) -> tuple[dict[int, int], set[int]]:
     """Byte of the tile to byte of the tensor, one by one, and the bytes of the tile that are filled."""
-    size = ELEMENT_TYPES[tensor.data_type].size
-    steps = (1, *tensor.element_strides[1:])
+    size = 16 * tensor.interleave or ELEMENT_TYPES[tensor.data_type].size
+    steps = tensor.element_strides if tensor.interleave else (1, *tensor.element_strides[1:])
     counts = [(box + step - 1) // step for box, step in zip(tensor.box, steps, strict=True)]
-    pitch = max(counts[0] * size, SPANS[tensor.swizzle])
+    if tensor.interleave:
+        counts[tensor.rank - 2] = 1
+    pitch = max(counts[0] * size, 0 if tensor.interleave else SPANS[tensor.swizzle])
     copied, filled = {}, set()
     rows = itertools.product(*(range(count) for count in reversed(counts[1:])))
     for row, reversed_outer in enumerate(rows):
@@ -115,6 +118,7 @@ def _found(tensor: TensorMap, at: tuple[int, ...]) -> tuple[dict[int, int], set[
 
 def _drawn(rng: np.random.Generator) -> tuple[TensorMap, tuple[int, ...]]:
     kind, rank = int(rng.choice(list(ELEMENT_TYPES))), int(rng.integers(1, 6))
+    interleave = int(rng.integers(1, 3)) if rank > 2 and rng.random() < 0.3 else 0
     swizzle = int(rng.integers(0, 4))
     size = ELEMENT_TYPES[kind].size
     first = int(rng.integers(1, (SPANS[swizzle] or 64) // 16 + 1)) * 16 // size
@@ -123,7 +127,7 @@ def _drawn(rng: np.random.Generator) -> tuple[TensorMap, tuple[int, ...]]:
     strides = tuple((16 * rng.integers(0, 20, rank - 1)).tolist())
     steps = tuple(rng.integers(1, 4, rank).tolist())
     at = tuple(int(rng.integers(-b - 1, d + 2)) for b, d in zip(box, dims, strict=True))
-    return TensorMap(kind, 0, dims, strides, box, steps, swizzle=swizzle), at
+    return TensorMap(kind, 0, dims, strides, box, steps, interleave, swizzle), at
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -158,6 +162,45 @@ def test_a_row_narrower_than_the_swizzle_occupies_its_span() -> None:
     narrow = TensorMap(F16, 0, (64, 64), (128,), (16, 3), (1, 1), swizzle=3)
     assert (narrow.row_pitch, narrow.box_bytes, narrow.tile_bytes) == (128, 96, 2 * 128 + 32)
     assert replace(narrow, swizzle=0).row_pitch == 32
+
+
+# Results of an H100. A run is bytes of the tile and of the tensor at which it begins, and its bytes.
+RUNS: list[tuple[TensorMap, tuple[int, ...], int, list[tuple[int, int | None, int]]]] = [
+    (SLICED, (1, 1, 1), 512, [(0, 34832, 256), (256, 67600, 256)]),
+    (replace(SLICED, interleave=2), (1, 1, 1), 1024, [(0, 34848, 512), (512, 67616, 512)]),
+    (replace(SLICED, data_type=0, box=(16, 3, 2)), (0, 0, 0), 512, [(0, 0, 256), (256, 32768, 256)]),
+    (replace(SLICED, dims=(19, 6, 5), box=(32, 2, 1)), (0, 1, 1), 512, [(0, 34816, 304), (304, None, 208)]),
+    (SLICED, (0, -1, 0), 512, [(0, None, 512)]),
+    (SLICED, (0, 0, -1), 512, [(0, None, 256), (256, 0, 256)]),
+    (
+        replace(SLICED, box=(32, 4, 3), element_strides=(4, 1, 2)),
+        (0, 1, 1),
+        256,
+        [(128 * k + 16 * i, 34816 + 65536 * k + 64 * i, 16) for k in range(2) for i in range(8)],
+    ),
+    (
+        replace(SLICED, data_type=2, dims=(32, 6, 5), box=(4, 3, 2), swizzle=3),
+        (0, 0, 0),
+        128,
+        [(0, 0, 64), (64, 32768, 64)],
+    ),
+    (
+        TensorMap(1, 0, (64, 6, 5, 4), (1024, 8192, 65536), (16, 2, 2, 2), (1,) * 4, 1),
+        (16, 1, 1, 1),
+        1024,
+        [(0, 75008, 256), (256, 76032, 256), (512, 140544, 256), (768, 141568, 256)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("tensor", "at", "size", "runs"), RUNS)
+def test_an_interleaved_box_is_one_slice_of_whole_chunks_as_on_a_gpu(
+    tensor: TensorMap, at: tuple[int, ...], size: int, runs: list[tuple[int, int | None, int]]
+) -> None:
+    copied = {to + byte: begin + byte for to, begin, count in runs if begin is not None for byte in range(count)}
+    filled = {to + byte for to, begin, count in runs if begin is None for byte in range(count)}
+    assert _found(tensor, at)[:2] == (copied, filled)
+    assert tensor.box_bytes == tensor.tile_bytes == size
 
 
 @pytest.mark.parametrize("swizzle", [1, 2, 3])
@@ -265,10 +308,11 @@ WRONG = [
     (PLAIN, {"element_strides": (1, 0)}, r"elementStrides\[1\] must be 1 to 8, got 0"),
     (PLAIN, {"element_strides": (9, 1)}, r"elementStrides\[0\] must be 1 to 8, got 9"),
     (PLAIN, {"address": 1 << 57}, r"globalAddress must be below 2\^57, got 0x200000000000000"),
+    (PLAIN, {"box": (252, 232)}, r"boxDim has 252 x 232 elements of 4 bytes, 233856 bytes: they must not exceed"),
     (
         PLAIN,
         {"box": (256, 256), "element_strides": (1, 1)},
-        r"boxDim has 256 x 256 elements of 4 bytes, 262144 bytes: they must not exceed 232448, the shared memory of a",
+        r"boxDim has 256 x 256 elements of 4 bytes, 262144 bytes: they must not exceed 233472, the shared memory of an",
     ),
 ]
 FINE: list[tuple[TensorMap, dict[str, Any]]] = [
@@ -282,6 +326,7 @@ FINE: list[tuple[TensorMap, dict[str, Any]]] = [
     (PLAIN, {"box": (4, 256)}),
     (PLAIN, {"box": (256, 256), "element_strides": (2, 1)}),
     (PLAIN, {"element_strides": (1, 8)}),
+    (PLAIN, {"box": (228, 256)}),
 ]
 
 

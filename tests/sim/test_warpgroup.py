@@ -121,7 +121,7 @@ class Operand:
         self.leading, self.stride = self.offsets()
 
     def offsets(self):
-        """The leading and the stride offset: parts follow each other, with a gap where the mode allows one."""
+        """The leading and the stride offset: parts follow each other, with a gap if the mode allows one."""
         span = self.swizzle
         if self.major == "K":
             return (8 * 16 * (self.rows // 8) + 32, 8 * 16) if not span else (16, 8 * span)
@@ -411,7 +411,7 @@ def test_sums_are_fused_and_truncated(types, what):
 
 
 def test_narrow_and_wide_exponents_take_different_paths(monkeypatch):
-    """Both compute the same sums where both apply."""
+    """Both compute the same sums if both apply."""
     rng = np.random.default_rng(5)
     a, b = (drawn(rng, "bf16", "normal", (3, 64, 16)) for _ in range(2))
     c = drawn(rng, "f32", "wide", (3, 64, 64))

@@ -96,6 +96,13 @@ class AsyncProxy:
         if len(wrong):
             self._unseen(f, site, barrier, int(wrong[0]), "another thread has initialised and not yet published")
 
+    def _visible(self, barrier: Mbarrier, lane: int) -> bool:
+        """Whether a lane's asynchronous copies see an mbarrier: after a fence by the thread that initialised it, or in
+        its own block after a barrier of the block, as CUDA's own examples of cuda::memcpy_async assume."""
+        order = self.guard.order
+        own = lane // order.threads == barrier.block
+        return barrier.fenced or (own and barrier.event <= int(order.floor[barrier.block]))
+
     def _unseen(self, f: Fragment, site: Site, barrier: Mbarrier, lane: int, what: str, *notes: str) -> NoReturn:
         advice = "put __syncthreads() (in a cluster: fence.mbarrier_init and cluster.sync()) after the initialisation"
         self._fail_lane(
@@ -114,7 +121,7 @@ class AsyncProxy:
         """Check a transfer that starts."""
         guard, f = self.guard, transfer.f
         barrier = transfer.barrier
-        if barrier is not None and not barrier.fenced and transfer.destination is not None:
+        if barrier is not None and transfer.destination is not None and not self._visible(barrier, transfer.lane):
             self._unseen(
                 f,
                 transfer.site,

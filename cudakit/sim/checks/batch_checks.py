@@ -1,4 +1,4 @@
-"""What the checks of one batch share, as the checks of asynchronous accesses use it; guard.py makes it."""
+"""The checks of one batch, as those of asynchronous accesses use them; guard.py makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mbarriers order: accesses before an arrival happen before those after a wait for its phase.
+"""The order by mbarriers: accesses before an arrival happen before those after a wait for its phase.
 
 The arrivals of a phase are kept per barrier and phase, so that a wait acquires those of its own phase only. Between the
 warps of a block the order goes into the same tables as that of named barriers (ordering.py), between blocks of a
@@ -27,7 +27,7 @@ class _Phases:
         self.now: Array = np.zeros(warps, np.int64)
         self.done: Array = np.zeros(warps, np.int64)
         self.place, self.done_place = place, place
-        # warps all of whose lanes have arrived together in the current phase, and in the last one
+        # warps whose lanes have all arrived together, in the current phase, and in the last one
         self.whole: tuple[set[int], set[int]] = (set(), set())
 
 

@@ -28,6 +28,7 @@ from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.pieces import Piece, gather, indices, positions
 from cudakit.sim.lockstep.sites import Site
+from cudakit.sim.lockstep.warpgroup_operands import WARPS
 
 # the most reads (and their lanes) kept out of the table in an interval without writes; with more, they are entered
 _READS_KEPT = 256
@@ -391,6 +392,24 @@ class SharedChecks:
 
     def _ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
         """Whether accesses by lanes ``theirs`` at events ``since`` happen before the current accesses of ``mine``."""
+        found = self._lanes_ordered(mine, theirs, since, were_reads)
+        left = np.flatnonzero(~found)
+        if not were_reads or not len(left):
+            return found
+        # The reads of a product count as those of the warpgroup's first lane. All of its threads have waited for it, so
+        # any other one may signal that the memory is free, too.
+        events, places = np.unique(since[left], return_inverse=True)
+        products = np.array([self.events.site(event).instruction.opcode == "wgmma" for event in events.tolist()])
+        left = left[products[places]]
+        threads, warp = self.batch.geometry.threads, self.batch.geometry.warp
+        for further in range(0, 32 * WARPS, 32):
+            left = left[~found[left] & (theirs[left] % threads + further < threads)]
+            others = theirs[left] + further
+            own = warp[mine[left]] == warp[others]
+            found[left] = own | self._lanes_ordered(mine[left], others, since[left], were_reads)
+        return found
+
+    def _lanes_ordered(self, mine: Array, theirs: Array, since: Array, were_reads: bool) -> Array:
         order, threads = self.order, self.batch.geometry.threads
         if order.cluster_floor is None:
             return order.ordered(mine, theirs, since, were_reads)

@@ -21,6 +21,7 @@ from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.transfers import LateArrival
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Register, Symbol, refused
 from cudakit.sim.ptx.modifiers import Modifiers
+from cudakit.sim.ptx.types import bits_of
 
 Places = Callable[[Fragment, Array], Array]
 
@@ -268,6 +269,10 @@ def build_copy_arrive(c: Emitter, instruction: Instruction) -> list[str]:
     modifiers.finish()
     if not all(parts):
         modifiers.refuse("unknown form")
+    base = instruction.operands[0].base if isinstance(instruction.operands[0], Address) else None
+    if isinstance(base, Register) and bits_of(base.type) == 32:
+        # ptxas allows it without .shared, and uses it as an address in shared memory
+        space = SHARED
     site = c.site(instruction, "cp.async.mbarrier.arrive")
     address, places = barrier_places(c, instruction.operands[0], site, space)
 

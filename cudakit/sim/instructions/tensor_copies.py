@@ -150,7 +150,7 @@ class _Box:
 
 def _stored(tensor: TensorMap) -> TensorMap:
     """The tensor as stores see it: an H200 stores whole chunks of 16 bytes, also at the end of a row."""
-    size = tensor.element.size
+    size = tensor.inner_bytes
     whole = -(-tensor.dims[0] * size // CHUNK) * CHUNK // size
     return tensor if whole == tensor.dims[0] else replace(tensor, dims=(whole, *tensor.dims[1:]))
 
@@ -160,7 +160,7 @@ def _check_corner(
 ) -> None:
     """Report coordinates that are an illegal instruction on an H200: a box that does not begin at a multiple of 16
     bytes of a row, and a store before the tensor."""
-    begin = corner[0] * tensor.element.size
+    begin = corner[0] * tensor.inner_bytes
     detail = ""
     if begin % CHUNK:
         detail = f"the box begins {begin} bytes from the start of a row, which is not a multiple of 16"
@@ -336,7 +336,7 @@ def build_tensor_prefetch(c: Emitter, instruction: Instruction) -> list[str]:
     for name in ("async", "bulk", "prefetch", "tensor"):
         modifiers.flag(name)
     modes = _Modes(modifiers)
-    spaces = modifiers.flag("L2") and modifiers.flag("global")
+    spaces = all([modifiers.flag("L2"), modifiers.flag("global")])
     policy = modifiers.flag("L2::cache_hint")
     modifiers.finish()
     if not spaces or len(instruction.operands) != 1 + policy:

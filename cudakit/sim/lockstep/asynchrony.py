@@ -23,7 +23,7 @@ _LANDS, _GIVES_UP = 0.05, 0.2
 
 
 class Wait(Protocol):
-    """What the lanes of a parked fragment wait for."""
+    """The wait of a parked fragment's lanes."""
 
     instruction: Instruction
     site: Any
@@ -141,7 +141,7 @@ class Asynchrony:
         self.queue.add(going)
 
     def stalled(self) -> bool:
-        """Nothing else can run: release lanes, completing the transfers that they wait for; True if there were some."""
+        """Release lanes once no others can run, completing the transfers that they wait for; True if there were any."""
         if self.release():
             return True
         wanted = {id(barrier) for parked in self.parked for barrier in parked.wait.barriers()}

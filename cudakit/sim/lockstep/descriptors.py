@@ -1,4 +1,4 @@
-"""Matrix descriptors of wgmma: where the elements of an operand in shared memory are.
+"""Matrix descriptors of wgmma: the places of an operand's elements in shared memory.
 
 A descriptor has the address of the first element, two offsets in bytes (``leading`` and ``stride``), and the swizzle.
 All are multiples of 16 bytes. A K-major operand has consecutive elements along k, an MN-major one along m or n. The

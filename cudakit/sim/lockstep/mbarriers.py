@@ -86,7 +86,7 @@ class Mbarrier:
         return f"the mbarrier at byte {self.offset} of shared memory"
 
     def missing(self) -> str:
-        """What the current phase waits for, in words."""
+        """The arrivals and bytes that the current phase waits for, in words."""
         parts = []
         if self.pending:
             parts.append(f"{self.pending} of {self.expected} arrivals")

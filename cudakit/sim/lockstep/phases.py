@@ -86,7 +86,7 @@ class PhaseWait:
                     _LATE,
                     f"a wait for parity {meant & 1} of {barrier.named()}, whose phase {meant} is over and phase "
                     f"{meant + 1} too: phase {barrier.phase} has the same parity as one of them, so the wait cannot "
-                    "tell them apart",
+                    "distinguish them",
                     own,
                     notes=["wait for each phase before the arrival that lets the next one complete"],
                 )

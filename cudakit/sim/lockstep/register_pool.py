@@ -1,4 +1,4 @@
-"""setmaxnreg: warps give registers back to their block, or wait for more.
+"""setmaxnreg: warps return registers to their block, or wait for more.
 
 A block has the registers that its threads have at launch. The compiler must know that number: it follows from the
 kernel's launch bounds, or from its maximum number of registers. Otherwise ptxas ignores setmaxnreg, and so does the
@@ -77,7 +77,7 @@ class RegisterPool:
         return found
 
     def release(self, mine: Fragment | None = None) -> bool:
-        """Give registers to the warps that wait, first come first served, and let them continue. Returns whether some
+        """Assign registers to the warps that wait, first come first served, and let them continue. Returns whether some
         could, or whether all of ``mine`` can, which is then not queued."""
         released = False
         parked, self.waiting = self.waiting, []
@@ -99,7 +99,7 @@ class RegisterPool:
         return released and mine is None
 
     def _take(self, f: Fragment, count: int) -> Array:
-        """Give the fragment's warps their registers if the block has enough; returns the warps that have them."""
+        """Assign the fragment's warps their registers if the block has enough; returns the warps that have them."""
         met = []
         for warp in f.lanes.warps.tolist():
             block, missing = warp // self.batch.geometry.warps_per_block, max(0, count - int(self.count[warp]))

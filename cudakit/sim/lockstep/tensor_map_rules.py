@@ -11,8 +11,8 @@ from cudakit.sim.lockstep.tensor_maps import ELEMENT_TYPES, SLICES, SPANS, Eleme
 MOST_DIMENSIONS = 5
 _MOST_EXTENT, _MOST_STRIDE, _MOST_BOX, _MOST_STEP = 1 << 32, 1 << 40, 256, 8
 _ADDRESSES = 1 << 57
-# bytes of a box: the shared memory of a block
-_MOST_BYTES = 227 << 10
+# bytes of a box: the shared memory of an SM, of which a block can have all but 1 KB
+_MOST_BYTES = 228 << 10
 _PROMOTIONS = range(4)
 _INTERLEAVED_RANK = 3
 
@@ -97,4 +97,4 @@ def _sizes(tensor: TensorMap, kind: ElementType, swizzle: int) -> Iterator[Mista
         size = math.prod(counts) * kind.size
         if size > _MOST_BYTES:
             what = f"has {' x '.join(map(str, counts))} elements of {kind.size} bytes, {size} bytes"
-            yield Mistake("boxDim", None, f"{what}: they must not exceed {_MOST_BYTES}, the shared memory of a block")
+            yield Mistake("boxDim", None, f"{what}: they must not exceed {_MOST_BYTES}, the shared memory of an SM")

@@ -104,29 +104,40 @@ class TensorMap:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Elements of a box along each dimension: those that the element strides reach."""
-        return tuple(-(-box // step) for box, step in zip(self.box, self._steps, strict=True))
+        """Elements of a box along each dimension: those that the element strides reach. An interleaved box is one
+        slice: its size along the last dimension but one is not used."""
+        counts = [-(-box // step) for box, step in zip(self.box, self._steps, strict=True)]
+        if self.interleave:
+            counts[-2] = 1
+        return tuple(counts)
+
+    @property
+    def inner_bytes(self) -> int:
+        """Bytes between two elements along dimension 0: in an interleaved layout, a whole slice of channels is one."""
+        return SLICES[self.interleave] or self.element.size
 
     @property
     def _steps(self) -> tuple[int, ...]:
-        # the hardware has no stride along dimension 0
-        return (1, *self.element_strides[1:])
+        # the hardware has no stride along dimension 0 between elements, only between slices
+        return self.element_strides if self.interleave else (1, *self.element_strides[1:])
 
     @property
     def box_bytes(self) -> int:
         """Bytes that a copy of a box counts on its mbarrier, whether or not they are in the tensor."""
-        return math.prod(self.counts) * self.element.size
+        return math.prod(self.counts) * self.inner_bytes
 
     @property
     def row_pitch(self) -> int:
-        """Bytes between rows of a tile in shared memory: a row narrower than the swizzle's span occupies the span."""
-        return max(self.counts[0] * self.element.size, SPANS[self.swizzle])
+        """Bytes between rows of a tile in shared memory: a row narrower than the swizzle's span occupies the span,
+        except in an interleaved layout."""
+        row = self.counts[0] * self.inner_bytes
+        return row if self.interleave else max(row, SPANS[self.swizzle])
 
     @property
     def tile_bytes(self) -> int:
         """Bytes from the begin of a tile in shared memory to its end."""
         rows = math.prod(self.counts[1:])
-        return (rows - 1) * self.row_pitch + self.counts[0] * self.element.size
+        return (rows - 1) * self.row_pitch + self.counts[0] * self.inner_bytes
 
     def __str__(self) -> str:
         def by(numbers: tuple[int, ...]) -> str:
@@ -201,13 +212,13 @@ class _Pattern(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def _pattern(
-    counts: tuple[int, ...], steps: tuple[int, ...], strides: tuple[int, ...], row: int, pitch: int, unit: int
+    counts: tuple[int, ...], steps: tuple[int, ...], strides: tuple[int, ...], inner: int, pitch: int, unit: int
 ) -> _Pattern:
-    """The pattern of a box of ``counts`` elements, whose rows have ``row`` bytes, in units of ``unit`` bytes.
+    """The pattern of a box of ``counts`` elements of ``inner`` bytes, in units of ``unit`` bytes.
     ``steps``: the elements between two of the box; ``pitch``: bytes between rows in shared memory."""
-    first = np.arange(0, row, unit, dtype=np.int64)
+    first = np.arange(0, counts[0] * inner, unit, dtype=np.int64)
     rank = len(counts)
-    along = [first.reshape((1,) * (rank - 1) + (-1,))]
+    along = [(first + first // inner * inner * (steps[0] - 1)).reshape((1,) * (rank - 1) + (-1,))]
     within = along[0]
     for dimension in range(1, rank):
         shape = [1] * rank
@@ -225,15 +236,15 @@ def _pattern(
 
 def box_places(tensor: TensorMap, coordinates: tuple[int, ...]) -> BoxPlaces:
     """The places of the box that begins at ``coordinates``, one per dimension, which may be outside the tensor."""
-    size, counts, steps = tensor.element.size, tensor.counts, tensor._steps
-    begin, end, row = coordinates[0] * size, tensor.dims[0] * size, counts[0] * size
+    inner, counts, steps = tensor.inner_bytes, tensor.counts, tensor._steps
+    begin, end, row = coordinates[0] * inner, tensor.dims[0] * inner, counts[0] * inner
     within = all(
         at >= 0 and at + (count - 1) * step < extent
         for at, count, step, extent in zip(coordinates, counts, steps, tensor.dims, strict=True)
     )
     # the largest unit that no edge of the tensor cuts and that divides all offsets
     unit = math.gcd(16, begin, row, 16 if within else end)
-    pattern = _pattern(counts, steps, tensor.strides, row, tensor.row_pitch, unit)
+    pattern = _pattern(counts, steps, tensor.strides, inner, tensor.row_pitch, unit)
     origin = begin + sum(at * stride for at, stride in zip(coordinates[1:], tensor.strides, strict=True))
     inside = None if within else _inside(tensor, pattern, begin, end, coordinates)
     return BoxPlaces(pattern.global_offsets + origin, pattern.shared_offsets, inside, unit)

@@ -74,7 +74,7 @@ def distinct(bits: Array) -> list[int]:
 
 
 def rows_of(where: Array, units: Units, size: int, k_major: bool) -> Array:
-    """Of the places of all 64 rows of A, those of each unit's own rows."""
+    """The places of each unit's own rows, among those of all 64 rows of A."""
     if units.rows == WARPS * ROWS:
         return where
     number = np.arange(len(where))[:, None]

@@ -30,7 +30,6 @@ _FENCE = (
 )
 _MEMBAR = r"cta|gl|sys|proxy\.(alias|async)"
 
-_BULK = "bulk-asynchronous instructions are not simulated yet"
 _LATER = "needs sm_100 or later and is not simulated yet"
 TEXTURES = "textures and surfaces are not simulated: read and write arrays through pointers"
 
@@ -176,9 +175,7 @@ ROWS = (
         STORE,
     ),
     Opcode("st.async", STORE, 3, writes=0, memory=Addresses(writes=0, granule=4, space="shared::cluster"), stops=True),
-    _refused(
-        "st.bulk", f"bulk stores: {_BULK}; use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE
-    ),
+    _refused("st.bulk", f"st.bulk {_LATER}: use a loop of stores", "st.bulk.weak.shared::cta [%rd1], 64, 0;", STORE),
     Opcode("ld.volatile", LOAD, (2, 3), memory=Addresses(reads=1), spins=True, stops=True),
     Opcode("ld.relaxed ld.acquire", LOAD, (2, 3), memory=Addresses(reads=1), spins=True),
     Opcode("ld", LOAD, (2, 3), memory=Addresses(reads=1)),
@@ -237,6 +234,12 @@ ROWS = (
         "cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%rd1], [%rd1], 16, %h1;",
         "async_copy",
     ),
+    _refused(
+        "cp.ignore_oob",
+        "copies that leave out bytes at their ends are not simulated yet: copy multiples of 16 bytes",
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [%r1], [%rd1], %r1, %r1, %r1, [%r1];",
+        "async_copy",
+    ),
     Opcode("cp.async.bulk.prefetch.tensor", "other", (1, 2), writes=0),
     Opcode("cp.async.bulk.prefetch", "other", (2, 3), writes=0),
     Opcode(
@@ -290,6 +293,12 @@ ROWS = (
     Opcode("bar.red barrier.red", "barrier", (3, 4), ends=Flow.BARRIER),
     Opcode("bar.arrive barrier.arrive", "barrier", 2, writes=0, ends=Flow.BARRIER),
     Opcode("bar barrier", "barrier", (1, 2), writes=0, ends=Flow.BARRIER),
+    _refused(
+        "mbarrier.layout mbarrier.phase_type",
+        "layouts and phase types of mbarriers are not simulated yet: leave them out",
+        "mbarrier.init.layout::v0.shared.b64 [%r1], 1;",
+        "barrier",
+    ),
     Opcode("mbarrier.init", "barrier", 2, writes=0, stops=True),
     Opcode("mbarrier.inval", "barrier", 1, writes=0, stops=True),
     Opcode("mbarrier.arrive mbarrier.arrive_drop", "barrier", (2, 3), stops=True),
@@ -299,7 +308,7 @@ ROWS = (
     Opcode("mbarrier.pending_count", "barrier", 2),
     _refused(
         "clusterlaunchcontrol",
-        f"cluster launch control completes on an mbarrier: {_BULK}; loop over the work with gridDim",
+        f"cluster launch control {_LATER}: loop over the work with gridDim",
         "clusterlaunchcontrol.try_cancel.async.mbarrier::complete_tx::bytes.b128 [%rd1], [%rd2];",
     ),
     # ---- communication between the lanes of a warp ----

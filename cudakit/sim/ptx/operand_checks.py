@@ -244,6 +244,8 @@ def _wrong_vector(slot: str, shape: _Shape) -> str:
         joined = vector_type(types)
         if not joined:
             return "is a vector of registers of different types"
+        if not vector_type(_element_types(elements, bits_of(types[0]))):
+            return "is a vector of integers and floats"
         if not (fits_wider if wider else fits)(joined, kind):
             return f"is a vector of .{joined}, which does not fit .{kind}"
     elif written:
@@ -257,6 +259,17 @@ def _wrong_vector(slot: str, shape: _Shape) -> str:
         if wrong:
             return f"has an element that {wrong}"
     return ""
+
+
+def _element_types(elements: tuple[_Shape, ...], bits: int) -> list[str]:
+    """The types of the registers in a vector, and of its literals in ``bits`` bits."""
+    found = []
+    for element in elements:
+        if element[0] == "register":
+            found.append(str(element[1]))
+        elif element[0] == "literal":
+            found.append(f"{'f' if element[1] in _FLOATS else 's'}{bits}")
+    return found
 
 
 def _wrong_literal(allowed: str, shape: _Shape) -> str:

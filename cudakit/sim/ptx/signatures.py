@@ -244,7 +244,8 @@ SIGNATURES: dict[str, str | Callable[[tuple[str, ...]], str]] = {
     "mbarrier.test_wait": _test_wait,
     "mbarrier.try_wait": _try_wait,
     "mbarrier.pending_count": "=u32 u64",
-    "cp.async.mbarrier": _barrier,
+    # without .shared: a generic address if it has 64 bits, otherwise one in shared memory
+    "cp.async.mbarrier": "@shared",
     "cp.async.bulk": _bulk,
     "cp.reduce": _bulk,
     "cp.async.bulk.prefetch": _bulk_prefetch,

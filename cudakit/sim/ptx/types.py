@@ -8,6 +8,7 @@ integer types and bits, floats fit float types, and bits of their own width.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 # types that only instructions have, with the types of registers that hold them
 _PACKED: dict[str, tuple[str, ...]] = {
@@ -65,16 +66,17 @@ def literal_fits(literal: str, kind: str) -> bool:
     return kind == "pred" or kind[0] in _INTEGERS
 
 
-def vector_type(registers: list[str]) -> str:
-    """The type of a vector of registers; "" if they cannot be in one vector."""
-    found = registers[0]
-    for kind in registers[1:]:
-        if kind == found:
+def vector_type(elements: list[str]) -> str:
+    """The type of a vector of registers and literals; "" if they cannot be in one vector. ptxas compares each element
+    only with the one before it."""
+    found = elements[0]
+    for before, kind in pairwise(elements):
+        if kind == before:
             continue
-        if bits_of(kind) != bits_of(found):
+        if bits_of(kind) != bits_of(before):
             return ""
-        if found[0] == "b" or kind[0] == "b":
-            found = f"b{bits_of(found)}"
-        elif not (found[0] in _INTEGERS and kind[0] in _INTEGERS):
+        if kind[0] == "b" or before[0] == "b":
+            found = f"b{bits_of(kind)}"
+        elif not (kind[0] in _INTEGERS and before[0] in _INTEGERS):
             return ""
     return found

@@ -1,5 +1,5 @@
-// A producer and a consumer with two buffers. Wrong: the producer waits for the first parity of an empty barrier that
-// nobody has used yet, and each waits for the other.
+// A producer and a consumer with two buffers. Wrong: the producer waits for the first parity of an unused empty
+// barrier, and each waits for the other.
 // x: (4, 32), y: (32,): y = sum of x; one block of 64
 #include "small.cuh"
 

@@ -65,7 +65,7 @@ class Changed(Case):
         return "\n".join(lines) + "\n"
 
     def marked(self, mark: str) -> set[int]:
-        """The lines of the changed source that contain a piece of `named`; none but for the mark `BUG`."""
+        """The lines of the changed source that contain a piece of `named`; none except for the mark `BUG`."""
         if mark != "BUG":
             return set()
         lines = self.source(True).splitlines()

@@ -1,5 +1,5 @@
-// The sum of 64 tiles of 16 KB, loaded into one buffer in turn. Wrong: the barrier is told at once to expect all of
-// them, more bytes than it can count. x: (64, 4096), y: (128,): y[t] = sum of the elements t + 128 * i; one block of
+// The sum of 64 tiles of 16 KB, loaded into one buffer in turn. Wrong: the barrier expects all of them at once,
+// more bytes than it can count. x: (64, 4096), y: (128,): y[t] = sum of the elements t + 128 * i; one block of
 // 128
 #include "small.cuh"
 

@@ -1,4 +1,4 @@
-// The sums of a matrix' columns. Wrong: the map is copied to shared memory, where copies cannot use it.
+// The sums of a matrix' columns. Wrong: the map is copied to shared memory, and copies cannot use it there.
 // x: map of (16, 32), the whole in one box, y: (32,): y = sums of the columns of x; one block of 32
 #include "small.cuh"
 

@@ -1,4 +1,4 @@
-// A product of operands that ordinary stores write. Wrong: the fence is after the barrier, where it orders no other
+// A product of operands that ordinary stores write. Wrong: the fence is after the barrier, so it orders no other
 // thread's stores.
 // a: (64, 64), b: (8, 64), y: (64, 8): y = a * b^T; one block of 128
 #include "small.cuh"

@@ -1,4 +1,4 @@
-// One warpgroup gives registers back, two take them. Wrong: they ask for more than a block has, and wait for ever.
+// One warpgroup returns registers, two take them. Wrong: they ask for more than a block has, and wait for ever.
 // y: (384,): y[t] = t; one block of 384
 #include "hopper.cuh"
 

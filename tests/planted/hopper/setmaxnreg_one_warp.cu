@@ -1,5 +1,5 @@
-// The first warpgroup gives registers back, the two others take them. Wrong: only its first warp, which has work to do,
-// gives them back.
+// The first warpgroup returns registers, the two others take them. Wrong: only its first warp, which has work to do,
+// returns them.
 // y: (384,): y[t] = t; one block of 384
 #include "hopper.cuh"
 

@@ -1,4 +1,4 @@
-// A warpgroup gives registers back. Wrong: its warps keep different numbers of them.
+// A warpgroup returns registers. Wrong: its warps keep different numbers of them.
 // y: (128,): y[t] = t; one block of 128
 #include "hopper.cuh"
 

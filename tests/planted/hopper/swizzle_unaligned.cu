@@ -1,4 +1,4 @@
-// A product. Wrong: the tile of A begins 256 bytes after a boundary of 1024 bytes, where the swizzle's pattern is
+// A product. Wrong: the tile of A begins 256 bytes after a boundary of 1024 bytes, so the swizzle's pattern is
 // another one. a: (64, 64), b: (8, 64), y: (64, 8): y = a * b^T; one block of 128, shared: 10240 bytes
 #include "small.cuh"
 
