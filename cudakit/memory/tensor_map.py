@@ -41,8 +41,8 @@ class TensorMap:
         swizzle: The order of 16-byte chunks in shared memory: "none", "32B", "64B" or "128B". A row of the box must not
             be longer.
         interleave: The layout of channels in memory: "none", "16B" or "32B", for an array of axes N, C, H, W and one
-            slice of 16 or 32 bytes of channels (also without H, or with D before it). The slice is not an axis of the box:
-            an element along W is a whole slice. C counts slices, of which a copy takes one.
+            slice of 16 or 32 bytes of channels (also without H, or with D before it). The box has no axis for the
+            slice: an element along W is a whole slice. C counts slices, of which a copy takes one.
         l2_promotion: The size of requests to L2: "none", "64B", "128B" or "256B".
         fill: The value of elements outside the tensor: "zeros", or "nan" for floats.
         element_strides: Distance per axis between elements that a copy takes, 1 to 8; by default 1. The box is then

@@ -9,7 +9,7 @@ from pathlib import Path
 
 HOW = "pip install --no-deps nvidia-cutlass, or set CUDAKIT_CUTLASS to the folder that has cutlass/cutlass.h"
 
-# What CUTLASS 4.2 declares for NVRTC in namespace std; CCCL 3.5 declares it itself, with other parameters.
+# Declarations of CUTLASS 4.2 for NVRTC in namespace std. CCCL 3.5 has its own, with other parameters.
 _DECLARED_TWICE = re.compile(r"template <(?:size_t _Ip, )?class\.\.\. _Tp>\s*struct tuple_(?:size|element);")
 # Its get() for sequences of integers is as special as one of CCCL 3.5, so that a call is ambiguous. For
 # this type it is more special.

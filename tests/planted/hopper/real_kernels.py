@@ -116,7 +116,7 @@ ring(
     "barrier_arrive_expect(&shared.full", WAIT_FULL,
 )  # fmt: skip
 ring(
-    "arrival_of_one_warp", "hang", "Ring: one warp arrives where all are expected",
+    "arrival_of_one_warp", "hang", "Ring: one warp arrives, but all are expected",
     "if (thread % kWarp == 0) barrier_arrive(&shared.empty[place.stage]);",
     "if (thread == 0) barrier_arrive(&shared.empty[place.stage]);",
     WAIT_EMPTY, WAIT_FULL,
