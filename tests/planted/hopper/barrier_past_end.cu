@@ -1,5 +1,5 @@
-// Sums of neighbours in a tile that a bulk load has filled. Wrong: the last thread stores past the end of the sums, which
-// is the barrier of the next load. x: (2, 128), y: (2, 128): y[i][j] = x[i][j] + x[i][(j + 1) % 128]; one block of 128
+// Sums of neighbours in a tile of a bulk load. Wrong: the last thread stores past the end of the sums, into the barrier
+// of the next load. x: (2, 128), y: (2, 128): y[i][j] = x[i][j] + x[i][(j + 1) % 128]; one block of 128
 #include "small.cuh"
 
 struct Storage {
