@@ -26,7 +26,7 @@ from cudakit.sim.lockstep.mbarriers import BYTES, Mbarrier
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import GLOBAL, SHARED, Piece, positions
 from cudakit.sim.lockstep.sites import Site
-from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane
+from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane, unit_lanes
 
 # bytes of the chunks in which reads in flight are counted
 CHUNK = 16
@@ -206,12 +206,9 @@ class AsyncProxy:
         store = self.batch.shared
         if store is None:
             raise RuntimeError("a read of shared memory, which the kernel lacks")
-        who = LaneSet(self.batch.geometry, lanes, len(lanes))
-        who.__dict__["complete"] = False
         view = store.view(access.dtype).reshape(-1, access.count)
-        piece = Piece(view, places // CHUNK, None, who, store)
-        alone = LaneSet(self.batch.geometry, lanes[:1], 1)
-        one = Fragment(f.batch, alone, f.frames, f.block, f.epoch)
+        piece = Piece(view, places // CHUNK, None, unit_lanes(self.batch.geometry, lanes), store)
+        one = f.alone(int(lanes[0]))
         self.guard.read(one, access, [piece])
         self._check_fenced(one, access, piece)
         return self._hold(one, access, piece)
@@ -265,7 +262,7 @@ class AsyncProxy:
             "shared memory overwritten in flight",
             f"{access.named} at byte {byte} of shared memory, which the {site.kind} of block "
             f"{self.batch.block_index(block)}, thread {self.batch.thread_index(thread)} may still have to read",
-            others=self._other(site, lane),
+            others=(self.batch.other(site, lane),),
             notes=[f"wait for it ({wait}) in the thread that started it, and let other threads wait for that thread"],
         )
 
@@ -285,7 +282,7 @@ class AsyncProxy:
             int(piece.lanes.lanes[first]),
             "mbarrier overwritten",
             f"{access.named} at byte {start % piece.home.stride} of shared memory, which is {found.named()}",
-            others=self._other(found.site, found.lane),
+            others=(self.batch.other(found.site, found.lane),),
             notes=["call mbarrier.inval (or the destructor) before the memory is used for something else"],
             space="shared",
         )
@@ -374,26 +371,15 @@ class AsyncProxy:
 
     # ---- reports ----
 
-    def _other(self, site: Site, lane: int) -> tuple[Any, ...]:
-        return (self.batch.asynchrony.mbarriers.other(site, lane),)
-
     def _fail_lane(self, f: Fragment, site: Site, lane: int, kind: str, detail: str, **more: Any) -> NoReturn:
-        """Report a lane of the batch, which may be in the fragment."""
-        found = np.flatnonzero(f.lanes.lanes == lane)
-        if len(found):
-            f.fail(site.instruction, kind, detail, int(found[0]), access=site.kind, **more)
-        alone = LaneSet(self.batch.geometry, np.array([lane]), 1)
-        Fragment(self.batch, alone, f.frames, f.block, f.epoch).fail(
-            site.instruction, kind, detail, access=site.kind, **more
-        )
+        """Report a lane of the batch."""
+        f.alone(lane).fail(site.instruction, kind, detail, access=site.kind, **more)
 
 
 def _some(piece: Piece, mask: Array) -> Piece:
     """The units of a piece in a mask."""
     index = positions(piece.index, piece.lanes.count)[mask]
-    lanes = LaneSet(piece.lanes.geometry, piece.lanes.lanes[mask], len(index))
-    lanes.__dict__["complete"] = False
-    return piece._replace(index=index, lanes=lanes)
+    return piece._replace(index=index, lanes=unit_lanes(piece.lanes.geometry, piece.lanes.lanes[mask]))
 
 
 def _lanes_of(transfer: Transfer, count: int) -> LaneSet:

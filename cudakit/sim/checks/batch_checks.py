@@ -38,8 +38,4 @@ class BatchChecks(Protocol):
 
 def other_of(checks: BatchChecks, event: int, lane: int) -> tuple[Other, ...]:
     """The access of a lane of the batch at an event, for a report."""
-    batch = checks.batch
-    site = checks.events.site(event)
-    block, thread = divmod(lane, batch.geometry.threads)
-    place = batch.run.place(site.instruction)
-    return (Other(site.kind, batch.block_index(block), batch.thread_index(thread), place),)
+    return (checks.batch.other(checks.events.site(event), lane),)

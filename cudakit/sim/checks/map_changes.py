@@ -37,9 +37,7 @@ class MapChecks:
     def read(self, f: Fragment, position: int, site: Site, allocation: Allocation, address: int) -> None:
         """Check the use of the map at an address by the lane at a position."""
         guard, batch = self.guard, f.batch
-        mask = np.zeros(f.lanes.count, np.bool_)
-        mask[position] = True
-        choice, lane = f.lanes.subset(mask)
+        choice, lane = f.lanes.at(position)
         access = MemoryAccess(site, GLOBAL, 0, 8, _WORDS)
         view = allocation.view(access.dtype)
         index = np.array([(address - allocation.base) // SIZE])

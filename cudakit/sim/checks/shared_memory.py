@@ -137,8 +137,7 @@ class SharedChecks:
             if self.grid_chains.reached(before + lane // threads, lane % threads, event, before + block):
                 continue
             site = self.events.site(event)
-            culprit = LaneSet(self.batch.geometry, np.array([lane]), 1)
-            Fragment(self.batch, culprit, f.frames, f.block, f.epoch).fail(
+            f.alone(lane).fail(
                 site.instruction,
                 "use after free",
                 f"{site.kind} of the shared memory of block {self.batch.block_index(block)} of the cluster, which may "

@@ -127,9 +127,7 @@ def build_copy_fence(c: Emitter, instruction: Instruction) -> list[str]:
 
     def copy(f: Fragment, to: Array, at: Array) -> None:
         # the warp copies once
-        mask = np.zeros(f.lanes.count, np.bool_)
-        mask[f.lanes.warp_starts] = True
-        choice, first = f.lanes.subset(mask)
+        choice, first = f.lanes.at(f.lanes.warp_starts)
         part = f.borrow(choice, first, ())
         rows = reading.load(part, at if at.ndim == 0 else at[choice])
         writing.store_rows(part, to if to.ndim == 0 else to[choice], np.broadcast_to(rows, (first.count, _WORDS)))

@@ -21,7 +21,7 @@ from cudakit.sim.lockstep.observer import AccessObserver
 from cudakit.sim.lockstep.pieces import SharedAddresses
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.registers import Registers
-from cudakit.sim.lockstep.report import Index3, KernelFault, KernelReport
+from cudakit.sim.lockstep.report import Index3, KernelFault, KernelReport, Other
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.ptx.ir import Instruction
@@ -105,6 +105,12 @@ class Batch:
 
     def thread_index(self, thread: int) -> Index3:
         return self.geometry.thread_index(thread)
+
+    def other(self, site: Site, lane: int) -> Other:
+        """The access of a lane at a site, for a report of another one."""
+        block, thread = divmod(lane, self.geometry.threads)
+        place = self.run.place(site.instruction)
+        return Other(site.kind, self.block_index(block), self.thread_index(thread), place)
 
 
 class Frame:
@@ -206,6 +212,11 @@ class Fragment:
             regs[slot] = choose(top.regs[slot], choice)
         frames = [*self.frames[:-1], Frame(top.program, regs, top.resume, top.local_base)]
         return Fragment(self.batch, lanes, frames, self.block, self.epoch)
+
+    def alone(self, lane: int) -> Fragment:
+        """A fragment of one lane of the batch at this place, for reports and checks, also if it has gone on."""
+        lanes = LaneSet(self.batch.geometry, np.array([lane]), 1)
+        return Fragment(self.batch, lanes, self.frames, self.block, self.epoch)
 
     # ---- reports ----
 

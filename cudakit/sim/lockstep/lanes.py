@@ -223,6 +223,12 @@ class LaneSet:
             geometry.unions[set_no, set_yes] = (self, [found.no, found.yes])
         return found
 
+    def at(self, positions: Any) -> tuple[Choice, LaneSet]:
+        """``subset`` of the lanes at some positions."""
+        mask = np.zeros(self.count, np.bool_)
+        mask[positions] = True
+        return self.subset(mask)
+
     def subset(self, mask: Array) -> tuple[Choice, LaneSet]:
         """The positions and the set of the lanes for which ``mask`` is true, which may be all."""
         if mask.all():

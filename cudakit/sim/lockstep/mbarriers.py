@@ -17,7 +17,6 @@ import numpy as np
 
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.report import Other
 from cudakit.sim.lockstep.sites import Site
 
 BYTES = 8
@@ -134,7 +133,7 @@ class Mbarriers:
                     number,
                     "mbarrier initialised again",
                     f"{old.named()} is in use already",
-                    others=(self.other(old.site, old.lane),),
+                    others=(batch.other(old.site, old.lane),),
                     notes=["call mbarrier.inval (or the destructor) before the memory is used for another barrier"],
                 )
             block, offset = divmod(position, stride)
@@ -271,9 +270,7 @@ class Mbarriers:
         guard = self.batch.guard
         if guard is None:
             return
-        mask = np.zeros(lanes.count, np.bool_)
-        mask[here] = True
-        _, some = lanes.subset(mask)
+        _, some = lanes.at(here)
         for warp in some.warps.tolist():
             barrier.arrived[warp] = barrier.phase
         guard.mbarrier_arrive(f, site, barrier, some)
@@ -354,14 +351,7 @@ class Mbarriers:
     def _store(self, barrier: Mbarrier) -> None:
         self._view()[barrier.position // BYTES] = barrier.bits()
 
-    def other(self, site: Site, lane: int) -> Other:
-        """A lane of the batch at a site, for a report."""
-        block, thread = divmod(lane, self.batch.geometry.threads)
-        place = self.batch.run.place(site.instruction)
-        return Other(site.kind, self.batch.block_index(block), self.batch.thread_index(thread), place)
-
     def _fail(
         self, f: Fragment, site: Site, lanes: LaneSet, number: int, kind: str, detail: str, **more: Any
     ) -> NoReturn:
-        position = int(np.searchsorted(f.lanes.lanes, lanes.lanes[number]))
-        f.fail(site.instruction, kind, f"{site.kind}: {detail}", position, **more)
+        f.alone(int(lanes.lanes[number])).fail(site.instruction, kind, f"{site.kind}: {detail}", **more)

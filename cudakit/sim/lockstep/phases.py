@@ -58,9 +58,7 @@ class PhaseWait:
                 guard.mbarrier_wait(barrier, some)
 
     def some(self, choice: Choice) -> PhaseWait:
-        mask = np.zeros(self.lanes.count, np.bool_)
-        mask[choice] = True
-        _, lanes = self.lanes.subset(mask)
+        _, lanes = self.lanes.at(choice)
         return PhaseWait(self.f, self.site, lanes, self.objects, self.which[choice], self.parity[choice])
 
     def barriers(self) -> list[Mbarrier]:

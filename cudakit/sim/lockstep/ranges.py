@@ -8,7 +8,6 @@ import numpy as np
 
 from cudakit.sim.lockstep.clusters import offsets_in_cluster, ranks
 from cudakit.sim.lockstep.fragment import Fragment
-from cudakit.sim.lockstep.lanes import LaneSet
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_START, SHARED_WINDOW, Allocation, MemoryFault
 from cudakit.sim.lockstep.pieces import GLOBAL, SHARED
 from cudakit.sim.lockstep.sites import Site
@@ -25,8 +24,8 @@ def shared_range(
     if SHARED_WINDOW <= address < LOCAL_WINDOW:
         address -= SHARED_WINDOW
     if batch.run.cluster_size > 1:
-        alone = f.borrow(np.array([position]), _one(f, position), ())
-        offsets, blocks = offsets_in_cluster(alone, alone.lanes, np.array([address]), site, size, anywhere)
+        one = f.borrow(*f.lanes.at(position), ())
+        offsets, blocks = offsets_in_cluster(one, one.lanes, np.array([address]), site, size, anywhere)
         offset, block = int(offsets[0]), int(blocks[0])
     else:
         offset, block = address - SHARED_START, int(f.lanes.block[position])
@@ -74,12 +73,6 @@ def global_range(f: Fragment, position: int, address: int, size: int, align: int
     except MemoryFault as fault:
         f.fail_access(site, fault, GLOBAL, position, 1)
     return allocation, address - allocation.base
-
-
-def _one(f: Fragment, position: int) -> LaneSet:
-    mask = np.zeros(f.lanes.count, np.bool_)
-    mask[position] = True
-    return f.lanes.subset(mask)[1]
 
 
 def _fail(f: Fragment, position: int, address: int, size: int, site: Site, kind: str, where: str) -> NoReturn:

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cudakit.sim.lockstep.fragment import Batch, Fragment
-from cudakit.sim.lockstep.lanes import LaneSet
 from cudakit.sim.lockstep.mbarriers import Mbarrier
 from cudakit.sim.lockstep.phases import PhaseWait
 
@@ -49,7 +48,7 @@ def report_stuck(f: Fragment, waits: list[PhaseWait]) -> NoReturn:
             site.instruction,
             "mbarrier bytes differ",
             f"{site.kind}: phase {short.phase} of {short.named()} expects {short.requested} bytes, but {came}",
-            others=(batch.asynchrony.mbarriers.other(wait.site, int(wait.lanes.lanes[position])),),
+            others=(batch.other(wait.site, int(wait.lanes.lanes[position])),),
             notes=[*notes, "expect exactly the bytes of the copies, of whole boxes also if they overhang the tensor"],
         )
     detail = f"a wait for {barrier.named()} that cannot end: {barrier.missing()}"
@@ -113,5 +112,4 @@ def _fail(f: Fragment, wait: PhaseWait, lane: int, kind: str, detail: str, **mor
 
 
 def _report(f: Fragment, lane: int, instruction: Any, kind: str, detail: str, **more: Any) -> NoReturn:
-    alone = LaneSet(f.batch.geometry, np.array([lane]), 1)
-    Fragment(f.batch, alone, f.frames, f.block, f.epoch).fail(instruction, kind, detail, **more)
+    f.alone(lane).fail(instruction, kind, detail, **more)

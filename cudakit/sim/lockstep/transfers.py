@@ -24,12 +24,17 @@ from cudakit.sim.lockstep.sites import Site
 Combine = Callable[[Array, Array], Array]
 
 
+def unit_lanes(geometry: Geometry, lanes: Array) -> LaneSet:
+    """A set in which each access of some lanes counts as a lane; lanes may occur more than once."""
+    made = LaneSet(geometry, lanes, len(lanes))
+    # 32 accesses are not those of the 32 lanes of a warp
+    made.__dict__["complete"] = False
+    return made
+
+
 def same_lane(geometry: Geometry, lane: int, count: int) -> LaneSet:
     """A set in which one lane makes ``count`` accesses: the units of a transfer count as lanes."""
-    lanes = LaneSet(geometry, np.full(count, lane), count)
-    # 32 units are not the 32 lanes of a warp
-    lanes.__dict__["complete"] = False
-    return lanes
+    return unit_lanes(geometry, np.full(count, lane))
 
 
 class Units:
@@ -79,9 +84,8 @@ class Transfer:
     def __init__(self, f: Fragment, site: Site, lane: int, count: int) -> None:
         self.site, self.lane = site, lane
         self.lanes = same_lane(f.batch.geometry, lane, count)
-        alone = LaneSet(f.batch.geometry, np.array([lane]), 1)
         # what reports and checks need of the lane, also after it has gone on
-        self.f = Fragment(f.batch, alone, f.frames, f.block, f.epoch)
+        self.f = f.alone(lane)
         self.source: Units | None = None
         self.destination: Units | None = None
         self.data: Array | None = None
