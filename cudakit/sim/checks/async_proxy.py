@@ -57,12 +57,14 @@ class AsyncProxy:
         store = guard.batch.shared
         # how many accesses in flight read each chunk of shared memory
         self.reading = np.zeros(len(store.bytes) // CHUNK if store is not None else 0, np.uint16)
+        # the mbarriers that no fence has made visible to asynchronous copies
+        self.unfenced: list[Mbarrier] = []
         # the words of shared memory that are live mbarriers
         self.objects = np.zeros(len(store.bytes) // BYTES if store is not None else 0, np.bool_)
         # the transfers by the events at which they started and at which they wrote
         self.issued: dict[int, Transfer] = {}
         self.landed: dict[int, Transfer] = {}
-        self._accesses: dict[int, MemoryAccess] = {}
+        self._accesses: dict[tuple[int, str], MemoryAccess] = {}
 
     # ---- fences and mbarriers ----
 
@@ -74,11 +76,12 @@ class AsyncProxy:
 
     def show_mbarriers(self, f: Fragment) -> None:
         """Asynchronous copies see the mbarriers that these lanes have initialised."""
-        ids = None
-        for barrier in self.batch.asynchrony.mbarriers.at.values():
-            if not barrier.fenced:
-                ids = set(f.lanes.lanes.tolist()) if ids is None else ids
-                barrier.fenced = barrier.lane in ids
+        if not self.unfenced:
+            return
+        ids = set(f.lanes.lanes.tolist())
+        for barrier in self.unfenced:
+            barrier.fenced = barrier.lane in ids
+        self.unfenced = [barrier for barrier in self.unfenced if not barrier.fenced]
 
     def check_visible(self, f: Fragment, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
         """Report the use of an mbarrier by lanes that its initialisation is not ordered before."""
@@ -188,10 +191,10 @@ class AsyncProxy:
             return units, None
         each = granule // access.size
         cells, counts = np.unique(units.index // each, return_counts=True)
-        whole = self._accesses.get(-access.site.number - 1)
+        whole = self._accesses.get((access.site.number, GLOBAL))
         if whole is None:
             whole = MemoryAccess(access.site, GLOBAL, 0, granule, 1)
-            self._accesses[-access.site.number - 1] = whole
+            self._accesses[access.site.number, GLOBAL] = whole
         partly = units.index[np.isin(units.index // each, cells[counts < each])] * access.size
         parts = (partly[:, None] + np.arange(access.size)).reshape(-1) if len(partly) else None
         return Units(units.home, cells[counts == each], whole), parts
@@ -200,9 +203,9 @@ class AsyncProxy:
 
     def hold(self, f: Fragment, site: Site, places: Array, lanes: Array) -> _Reading:
         """Check and note that chunks of shared memory at byte positions of the batch are read by lanes from now on."""
-        access = self._accesses.get(site.number)
+        access = self._accesses.get((site.number, SHARED))
         if access is None:
-            access = self._accesses[site.number] = MemoryAccess(site, SHARED, 0, 4, CHUNK // 4)
+            access = self._accesses[site.number, SHARED] = MemoryAccess(site, SHARED, 0, 4, CHUNK // 4)
         store = self.batch.shared
         if store is None:
             raise RuntimeError("a read of shared memory, which the kernel lacks")

@@ -295,6 +295,7 @@ class Guard:
         """Note the initialisation of an mbarrier."""
         barrier.event = self.events.access(barrier.site)
         self.proxy.objects[barrier.position // BYTES] = True
+        self.proxy.unfenced.append(barrier)
 
     def mbarrier_invalid(self, barrier: Mbarrier) -> None:
         """Note the end of an mbarrier."""
