@@ -106,7 +106,7 @@ __device__ void completion_kernel(const int* x, int* y) {
     for (int round = 0; round < 3; round++) {
         tile[threadIdx.x] = x[threadIdx.x] + phases;
         barrier.arrive_and_wait();
-        y[round * THREADS + threadIdx.x] = tile[threadIdx.x ^ 64] * phases;
+        y[round * THREADS + threadIdx.x] = (tile[threadIdx.x ^ 64] + tile[threadIdx.x ^ 1]) * phases;
         if (Right) {
             barrier.arrive_and_wait();
         }

@@ -78,7 +78,8 @@ def dropped():
 
 def completed():
     """The completion counts two phases per round."""
-    return [swapped(ROWS[0] + 2 * number, 64) * (2 * number + 1) for number in range(3)]
+    rows = (ROWS[0] + 2 * number for number in range(3))
+    return [(swapped(row, 64) + swapped(row, 1)) * (2 * number + 1) for number, row in enumerate(rows)]
 
 
 def copied_bytes():

@@ -155,6 +155,24 @@ __global__ void relay(const int* x, int* y, int good) {
     y[lane] = s[31 - lane];  // TWO
   }
 }
+__device__ int count_one(int* left, int release) {
+  int seen;
+  if (release) asm volatile("atom.acq_rel.cta.add.s32 %0, [%1], -1;" : "=r"(seen) : "l"(left) : "memory");
+  else asm volatile("atom.relaxed.cta.add.s32 %0, [%1], -1;" : "=r"(seen) : "l"(left) : "memory");
+  return seen;
+}
+// All lanes of a warp release in one instruction; its last lane releases to all of them.
+__global__ void last_lane(const int* x, int* y, int good) {
+  __shared__ int s[64], left, done;
+  const int t = threadIdx.x;
+  if (t == 0) { left = blockDim.x; done = 0; }
+  __syncthreads();
+  s[t] = x[t];  // ONE
+  if (count_one(&left, good) == 1) asm volatile("st.release.cta.s32 [%0], 1;" ::"l"(&done) : "memory");
+  int seen = 0;
+  while (!seen) asm volatile("ld.acquire.cta.s32 %0, [%1];" : "=r"(seen) : "l"(&done) : "memory");
+  y[t] = s[t ^ 1];  // TWO
+}
 __global__ void ring(const int* x, int* y, int good) {
   __shared__ int s[2][32];
   const int lane = threadIdx.x % 32;
@@ -467,15 +485,18 @@ SHARED_CASES = [
     ("lock", 0, 1, 128),
     ("raised", 0, 1, 64),
     ("relay", 0, 1, 96),
+    ("last_lane", 0, 1, 64),
+    ("last_lane", 0, 1, 32),
     ("ring", 0, 1, 64),
     ("bytes", 0, 1, 64),
     ("vectors", 0, 1, 32),
     ("many_reads", 0, 1, 64),
     ("two_readers", 0, 1, 64),
 ]
+SHARED_IDS = [f"{name}-{threads}" for name, _, _, threads in SHARED_CASES]
 
 
-@pytest.mark.parametrize(("name", "bad", "good", "threads"), SHARED_CASES, ids=[c[0] for c in SHARED_CASES])
+@pytest.mark.parametrize(("name", "bad", "good", "threads"), SHARED_CASES, ids=SHARED_IDS)
 @pytest.mark.parametrize("grid", [1, 3])
 def test_shared_race_is_reported_with_both_lines(shared, name, bad, good, threads, grid):
     x = X.astype(np.uint8) if name == "bytes" else X.copy()
@@ -487,7 +508,7 @@ def test_shared_race_is_reported_with_both_lines(shared, name, bad, good, thread
     assert found.space == "shared"
 
 
-@pytest.mark.parametrize(("name", "bad", "good", "threads"), SHARED_CASES, ids=[c[0] for c in SHARED_CASES])
+@pytest.mark.parametrize(("name", "bad", "good", "threads"), SHARED_CASES, ids=SHARED_IDS)
 @pytest.mark.parametrize("grid", [1, 3])
 def test_ordered_twin_is_silent(shared, name, bad, good, threads, grid):
     assert run_shared(shared, name, good, threads, 1).any()

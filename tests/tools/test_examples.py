@@ -175,6 +175,8 @@ def test_nvtx_matmul_checks_its_product_and_draws_its_ranges(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", [p for p in EXAMPLES if p.stem != "simulator_speed"], ids=lambda path: path.stem)
 def test_every_example_keeps_the_contract_on_the_gpu(path, gpu):
+    if path.stem == "cluster":
+        pytest.importorskip("distributed", reason="needs the dask extra")
     # A separate process: libraries of peers keep state that other tests may have reset.
     command = [sys.executable, str(path), "--device", "gpu", "--json", "-", *SHORT.get(path.stem, [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

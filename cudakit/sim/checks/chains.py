@@ -1,6 +1,6 @@
 """Ordering by flags and fences: chains of releases and acquires (PTX ISA, "Memory Consistency Model").
 
-The parties are warps of a batch (for shared memory) or blocks of a grid (for global memory). A party releases at a
+The parties are warps or lanes of a batch, or blocks of a grid (for global memory). A party releases at a
 location by a strong write (an atomic, for example) after a fence, or by a write with .release: this publishes all its
 accesses up to the fence. A party acquires by a later strong read of the location that acquires by itself (``acquires``
 of MemoryAccess), or one that a fence follows. A fence counts for the whole party, whichever of its threads executed it.
@@ -78,7 +78,7 @@ class Chains:
             if reads and self._count:
                 wanted |= np.isin(places, self.places())
             if writes and (release or self.fences):
-                wanted |= True if release else np.isin(parties, list(self.fences))
+                wanted |= True if release else [party in self.fences for party in parties.tolist()]
             parties, places = parties[wanted], places[wanted]
         for party, place in zip(parties.tolist(), places.tolist(), strict=True):
             if reads:

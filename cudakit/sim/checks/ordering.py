@@ -55,8 +55,6 @@ class BatchOrder:
         # between warps, and between the lanes of one warp
         self.chains = Chains()
         self.lane_chains = Chains()
-        # per lane: its last fence
-        self.fenced = np.zeros(geometry.lanes, np.int64)
         # for each warp and each warp of its cluster: the second warp's latest event known to happen before now
         self.columns = cluster * geometry.warps_per_block
         self.known = np.zeros((geometry.warps, self.columns), np.int64)
@@ -126,14 +124,10 @@ class BatchOrder:
         self, event: int, lanes: LaneSet, places: Array, reads: bool, writes: bool, release: bool, acquires: bool
     ) -> None:
         self.chains.strong(event, lanes.warp, places, reads=reads, writes=writes, release=release, acquires=acquires)
-        ids = lanes.lanes
-        if reads and (known := self.lane_chains.places()):
-            for k in np.flatnonzero(np.isin(places, known)).tolist():
-                self.lane_chains.read(event, int(ids[k]), int(places[k]), acquires)
-        if writes and not lanes.complete:
-            for k in np.flatnonzero(release | (self.fenced[ids] > 0)).tolist():
-                published = event if release else int(self.fenced[ids[k]])
-                self.lane_chains.release(int(ids[k]), int(places[k]), published)
+        # a lane acquires what earlier lanes of the same instruction release
+        self.lane_chains.strong(
+            event, lanes.lanes, places, reads=reads, writes=writes, release=release, acquires=acquires
+        )
 
     def _fence(self, lanes: LaneSet, event: int, releases: bool, acquires: bool) -> None:
         if acquires:
@@ -141,7 +135,7 @@ class BatchOrder:
             self.lane_chains.settle(lanes.lanes, event)
         if releases:
             self.chains.fence(lanes.warps, event)
-            self.fenced[lanes.lanes] = event
+            self.lane_chains.fence(lanes.lanes, event)
 
     def arrived(self, lanes: LaneSet, number: int, event: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
