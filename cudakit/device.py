@@ -100,10 +100,8 @@ class Device:
         return [cls(Context(drivers.numbered(first, number))) for number in range(count)]
 
     def reopened(self) -> Device:
-        """A new simulated device with the architecture, checks and step limit of this one, to continue after it was
-        lost."""
-        driver = self.context.driver
-        return Device(self.context.spec, fresh=True, checks=driver.checks, step_limit=driver.step_limit)
+        """A new simulated device with the architecture and settings of this one, to continue after it was lost."""
+        return Device(self.context.spec, fresh=True, **self.context.driver.settings)
 
     @classmethod
     def of(cls, context: Context) -> Device:

@@ -302,7 +302,7 @@ def _counted(counters: Mapping[str, Any], elements: int) -> dict[str, float]:
     element."""
     summed = functools.reduce(_merged, counters.values())
     total: dict[str, float] = dict(summed.as_dict())
-    total["bytes_per_element"] = total["global_sector_bytes"] / elements if elements else 0.0
+    total["bytes_per_element"] = total["global_traffic_bytes"] / elements if elements else 0.0
     return total
 
 

@@ -109,6 +109,15 @@ def test_close_is_idempotent_and_final() -> None:
     assert device.context.driver.simStats().modules == 0
 
 
+def test_a_reopened_device_has_the_settings_of_the_old_one() -> None:
+    kept = {"checks": frozenset({"init"}), "memory": 1 << 24, "order": "random", "seed": 5, "step_limit": 1000}
+    with cudakit.Device("sim:sm_80", fresh=True, **kept) as old, old.reopened() as new:
+        assert new.context.driver is not old.context.driver
+        assert new.arch == "sm_80"
+        assert kept.items() <= new.context.driver.settings.items()
+        assert new.context.driver.cuMemGetInfo()[2] == 1 << 24
+
+
 def test_wrong_specs() -> None:
     with pytest.raises(ValueError, match="tpu"):
         cudakit.Device("tpu")

@@ -434,6 +434,7 @@ def test_a_box_counts_as_a_whole_and_what_is_outside_of_the_tensor_is_clipped(ho
     assert load.bulk_store_bytes == store.bulk_load_bytes == counters.bulk_distributed_bytes == 0
     assert counters.bulk_bytes == counters.as_dict()["bulk_bytes"] == 2048 * boxes
     assert counters.global_sector_bytes == counters.shared_bytes == 0, "no thread accesses memory itself"
+    assert counters.global_traffic_bytes == 2 * x.nbytes
 
 
 def test_a_wait_of_a_fresh_barrier_is_ready_and_one_for_a_copy_is_not(hopper):

@@ -99,6 +99,15 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls, TensorMapCalls):
         if step_limit is not None and step_limit <= 0:
             raise ValueError(f"step_limit must be positive, got {step_limit}")
         self.step_limit = step_limit
+        # for another driver like this one
+        self.settings = {
+            "checks": self.checks,
+            "memory": memory,
+            "order": order,
+            "seed": seed,
+            "printf": printf,
+            "step_limit": step_limit,
+        }
         self._space.track_undefined = "init" in self.checks
         self.arch = chip(arch).arch
         self.printf = printf

@@ -127,6 +127,11 @@ class LineCounters:
         return 32 * (self.global_load_sectors + self.global_store_sectors)
 
     @property
+    def global_traffic_bytes(self) -> int:
+        """Bytes moved to and from global memory: those of sectors and of bulk copies, without clipped ones."""
+        return self.global_sector_bytes + self.bulk_load_bytes + self.bulk_store_bytes - self.bulk_clipped_bytes
+
+    @property
     def bulk_bytes(self) -> int:
         """Bytes of all bulk and tensor copies."""
         return self.bulk_load_bytes + self.bulk_store_bytes + self.bulk_distributed_bytes
@@ -209,6 +214,7 @@ class Counters(LineCounters):
         out["global_bytes"] = self.global_bytes
         out["global_sector_bytes"] = self.global_sector_bytes
         out["bulk_bytes"] = self.bulk_bytes
+        out["global_traffic_bytes"] = self.global_traffic_bytes
         out["lanes_per_instruction"] = self.lanes_per_instruction
         out["mean_bank_conflict"] = self.mean_bank_conflict
         out["mean_contention"] = self.mean_contention
