@@ -182,6 +182,12 @@ _RULES = (
         "Order the streams with an event: other.wait(stream.record()).",
     ),
     Rule(
+        "access before griddepcontrol.wait",
+        "A programmatic dependent launch accesses memory of its predecessor, which may still run, before it waits.",
+        "Call cudaGridDependencySynchronize() (griddepcontrol.wait) first, in the same thread or in one that it "
+        "synchronises with afterwards.",
+    ),
+    Rule(
         "race on pinned memory",
         "The host and a stream may use the same pinned memory at the same time.",
         "Wait for the stream, or for an event recorded on it, before the host uses the buffer.",

@@ -850,6 +850,132 @@ __global__ void second(const int* x, int* y) {
 """
 
 
+BEFORE_WAIT = r"""
+#define WAIT asm volatile("griddepcontrol.wait;" ::: "memory")
+__global__ void first(int* x, int* done) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    x[threadIdx.x] = done[threadIdx.x + 64] + 2;
+    atomicAdd(done, 1);
+}
+__global__ void waits(int* x, const int* own, int* y) {
+    const int before = own[threadIdx.x];
+    WAIT;
+    y[threadIdx.x] = x[threadIdx.x] + before;
+}
+__global__ void one_waits(int* x, const int* own, int* y) {
+    if (threadIdx.x == 40) WAIT;
+    __syncthreads();
+    y[threadIdx.x] = x[threadIdx.x] + own[threadIdx.x];
+}
+__global__ void flag(int* x, const int* own, int* y) {
+    __shared__ int ready;
+    if (threadIdx.x == 0) ready = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        WAIT;
+        asm volatile("st.release.cta.s32 [%0], 1;" ::"l"(&ready) : "memory");
+    }
+    int seen = 0;
+    while (!seen) asm volatile("ld.acquire.cta.s32 %0, [%1];" : "=r"(seen) : "l"(&ready) : "memory");
+    y[threadIdx.x] = x[threadIdx.x] + own[threadIdx.x];
+}
+__global__ void cluster_waits(int* x, const int* own, int* y) {
+    if (blockIdx.x == 1) WAIT;
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    y[threadIdx.x + 64 * blockIdx.x] = x[threadIdx.x] + own[threadIdx.x];
+}
+__global__ void cluster_flag(int* x, const int* own, int* y) {
+    __shared__ int ready;
+    if (threadIdx.x == 0) ready = 0;
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+    if (blockIdx.x == 1 && threadIdx.x == 33) {
+        WAIT;
+        asm volatile("{ .reg .b64 a; mapa.u64 a, %0, 0; st.release.cluster.s32 [a], 1; }" ::"l"(&ready) : "memory");
+    }
+    if (blockIdx.x == 0) {
+        int seen = 0;
+        while (!seen) asm volatile("ld.acquire.cluster.s32 %0, [%1];" : "=r"(seen) : "l"(&ready) : "memory");
+        y[threadIdx.x] = x[threadIdx.x] + own[threadIdx.x];
+    }
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__global__ void others_do_not(int* x, const int* own, int* y) {
+    if (threadIdx.x < 32) WAIT;
+    y[threadIdx.x] = x[threadIdx.x] + own[threadIdx.x];  // BAD
+}
+__global__ void reads(int* x, const int* own, int* y) {
+    const int early = x[threadIdx.x];  // BAD
+    WAIT;
+    y[threadIdx.x] = early + own[threadIdx.x];
+}
+__global__ void overwrites(int* x, const int* own, int* y) {
+    x[threadIdx.x] = own[threadIdx.x];  // BAD
+    WAIT;
+}
+__global__ void overwrites_input(int* done, const int* own, int* y) {
+    done[threadIdx.x + 64] = own[threadIdx.x];  // BAD
+    WAIT;
+}
+__global__ void never(int* x, const int* own, int* y) {
+    y[threadIdx.x] = x[threadIdx.x] + own[threadIdx.x];  // BAD
+}
+__global__ void counts(int* done, const int* own, int* y) {
+    atomicAdd(done, own[threadIdx.x]);
+    WAIT;
+}
+"""
+
+
+def queue_dependent(device: cudakit.Device, name: str, captured: bool, **how: Any) -> None:
+    """Queue a kernel, and a launch of `name` that may start before its end."""
+    module = device.compile(source=BEFORE_WAIT, name="before.cu")
+    stream = device.stream()
+    x, done, own, y = (device.zeros((128,), np.int32, stream=stream) for _ in range(4))
+    stream.synchronize()
+
+    def queue() -> None:
+        module["first"].launch(stream, grid=1, block=64, args=(x, done))
+        memory = done if name in ("overwrites_input", "counts") else x
+        module[name].launch(stream, block=64, args=(memory, own, y), **{"programmatic": True, "grid": 1, **how})
+
+    if captured:
+        with stream.capture() as graph:
+            queue()
+        with graph.instantiate() as ready:
+            ready.launch(stream)
+            stream.synchronize()
+    else:
+        queue()
+        stream.synchronize()
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["queued", "captured"])
+@pytest.mark.parametrize("name", ["others_do_not", "reads", "overwrites", "overwrites_input", "never"])
+def test_an_access_before_the_wait_for_the_predecessor_is_reported(
+    sim: cudakit.Device, name: str, captured: bool
+) -> None:
+    with pytest.raises(cudakit.CudaError, match=r"access before griddepcontrol\.wait") as caught:
+        queue_dependent(sim, name, captured)
+    lines = BEFORE_WAIT.splitlines()
+    kernel = next(k for k, line in enumerate(lines) if f" {name}(" in line)
+    bad = next(k for k, line in enumerate(lines) if k > kernel and "BAD" in line) + 1
+    assert f"of kernel {name} at before.cu:{bad}\n" in str(caught.value)
+    assert "kernel first" in str(caught.value)
+    # of bytes that both only store, those that change
+    count = {"others_do_not": 128, "overwrites": 64}.get(name, 256)
+    assert f"both access {count} bytes" in str(caught.value)
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["queued", "captured"])
+@pytest.mark.parametrize("name", ["waits", "one_waits", "flag", "cluster_waits", "cluster_flag", "counts"])
+def test_an_access_after_the_wait_or_by_atomics_is_right(sim: cudakit.Device, name: str, captured: bool) -> None:
+    queue_dependent(sim, name, captured, **({"cluster": 2, "grid": 2} if "cluster" in name else {}))
+
+
+def test_a_launch_that_is_not_programmatic_needs_no_wait(sim: cudakit.Device) -> None:
+    queue_dependent(sim, "never", False, programmatic=False)
+
+
 def test_a_programmatic_dependent_launch_waits_for_its_predecessor(
     device: cudakit.Device, stream: cudakit.Stream
 ) -> None:

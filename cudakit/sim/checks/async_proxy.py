@@ -26,7 +26,7 @@ from cudakit.sim.lockstep.mbarriers import BYTES, Mbarrier
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import GLOBAL, SHARED, Piece, positions
 from cudakit.sim.lockstep.sites import Site
-from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane, unit_lanes
+from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane, some_units, unit_lanes
 
 # bytes of the chunks in which reads in flight are counted
 CHUNK = 16
@@ -233,8 +233,8 @@ class AsyncProxy:
         if ended is None or ended.all():
             self.readings.remove(reading)
         else:
-            reading.piece, reading.chunks = _some(piece, ~ended), chunks[~ended]
-            piece, chunks = _some(piece, ended), chunks[ended]
+            reading.piece, reading.chunks = some_units(piece, ~ended), chunks[~ended]
+            piece, chunks = some_units(piece, ended), chunks[ended]
         np.subtract.at(self.reading, chunks, 1)
         shared = self.guard.shared
         if shared is not None and shared.race and len(chunks):
@@ -377,12 +377,6 @@ class AsyncProxy:
     def _fail_lane(self, f: Fragment, site: Site, lane: int, kind: str, detail: str, **more: Any) -> NoReturn:
         """Report a lane of the batch."""
         f.alone(lane).fail(site.instruction, kind, detail, access=site.kind, **more)
-
-
-def _some(piece: Piece, mask: Array) -> Piece:
-    """The units of a piece in a mask."""
-    index = positions(piece.index, piece.lanes.count)[mask]
-    return piece._replace(index=index, lanes=unit_lanes(piece.lanes.geometry, piece.lanes.lanes[mask]))
 
 
 def _lanes_of(transfer: Transfer, count: int) -> LaneSet:

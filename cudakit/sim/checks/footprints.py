@@ -1,4 +1,5 @@
-"""The bytes of some allocations that a launch reads and writes, for the check against work on other streams."""
+"""The bytes of some allocations that a launch reads and writes, for the check against work that it is not ordered
+with."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ Marks = npt.NDArray[np.uint8]
 
 class Footprints:
     """The bytes that one launch accesses: for each checked allocation an array of marks, one per byte of its store, and
-    the last access to each byte."""
+    the last access to each byte. ``early`` are those before griddepcontrol.wait, if they are wanted."""
 
-    def __init__(self, allocations: Iterable[Allocation]) -> None:
+    def __init__(self, allocations: Iterable[Allocation], early: Footprints | None = None) -> None:
+        self.early = early
         self.marks: dict[Allocation, Marks] = {a: np.zeros(len(a.store), np.uint8) for a in allocations}
         self._last = {a: np.zeros(len(a.store), np.int32) for a in self.marks}
         # number 0 means no access

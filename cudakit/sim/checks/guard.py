@@ -26,6 +26,7 @@ from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.map_changes import MapChecks
 from cudakit.sim.checks.ordering import BatchOrder
+from cudakit.sim.checks.predecessors import PredecessorWaits
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shadow import LANES
@@ -40,7 +41,7 @@ from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, gather, positions
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
-from cudakit.sim.lockstep.transfers import Transfer
+from cudakit.sim.lockstep.transfers import Transfer, some_units
 from cudakit.sim.lockstep.undefined import LOADED, fail_use
 from cudakit.sim.ptx.ir import Instruction
 
@@ -73,6 +74,8 @@ class Guard:
         run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.order = BatchOrder(batch)
+        early = None if launch.prints is None else launch.prints.early
+        self.waits = None if early is None else PredecessorWaits(self.order, self.memory.chains)
         self.fences = BlockFences(self.order)
         # fences whose scope is at least the cluster
         self.cluster_fences = BlockFences(self.order) if run.cluster_size > 1 else None
@@ -116,8 +119,7 @@ class Guard:
             else:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
-                if self.prints is not None:
-                    self.prints.note(access, piece, READ)
+                self._print(access, piece, event, READ)
                 if self.cached is not None:
                     self.cached.read(f, access, piece)
                 self.memory.read(f, access, piece, event, self.order)
@@ -143,8 +145,7 @@ class Guard:
             if home is not self.batch.shared:
                 if f.storing is not None:
                     self._report_stored(f, access, piece)
-                if self.prints is not None:
-                    self.prints.note(access, piece, WRITE)
+                self._print(access, piece, event, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
                 if self.cached is not None:
@@ -165,8 +166,7 @@ class Guard:
             home = piece.home
             if home is None or home is self.batch.local:
                 continue
-            if self.prints is not None:
-                self.prints.note(access, piece, READ | WRITE)
+            self._print(access, piece, event, READ | WRITE)
             for watch in self.watches:
                 watch.note(f, access, piece)
             self._strong(access, piece, event, True, True)
@@ -184,6 +184,21 @@ class Guard:
                 self.shared.write(f, access, piece, event, None)
                 if self.values:
                     self._store_undefined(f, access, piece)
+
+    def _print(self, access: MemoryAccess, piece: Piece, event: int, does: int) -> None:
+        """Note an access to global memory in the launch's footprint."""
+        if self.prints is None:
+            return
+        self.prints.note(access, piece, does)
+        if self.prints.early is not None and self.waits is not None:
+            before = self.waits.before(piece.lanes.lanes, event)
+            if before.any():
+                self.prints.early.note(access, some_units(piece, before), does)
+
+    def predecessor_wait(self, lanes: LaneSet) -> None:
+        """Note a griddepcontrol.wait."""
+        if self.waits is not None:
+            self.waits.wait(lanes.lanes, self.events.tick())
 
     def _store_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         """Note the undefined values among those that a store writes to shared or local memory."""

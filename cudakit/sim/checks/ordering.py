@@ -258,6 +258,8 @@ class BatchOrder:
         of their cluster, as far as barriers show."""
         warps = self.geometry.warp
         found: Array = since <= self.known[warps[mine], warps[theirs] % self.columns]
+        if self.cluster_floor is not None:
+            found |= since <= self.cluster_floor[mine // (self.threads * self.cluster_size)]
         return found
 
     def warp_ordered(self, other: int, event: int, one: int) -> bool:

@@ -198,7 +198,10 @@ class LaunchCalls(ObservingCalls):
 
         touches = self._pinned_count > 0 and self._mentions_pinned(launch.params)
         label = f"kernel {plain_name(function.loaded.name)}"
-        operation = self._scheduler.enqueue(stream, label, run, after=after, place=place, touches_host=touches)
+        overlaps = stream.last if settings.programmatic and stream.last is not None and stream.last.kernel else None
+        operation = self._scheduler.enqueue(
+            stream, label, run, after=after, place=place, touches_host=touches, kernel=True, overlaps=overlaps
+        )
         self._note_kernel(operation, launch.params, self._variables_of(function))
         return operation
 

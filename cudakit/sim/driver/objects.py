@@ -32,6 +32,7 @@ class Operation:
     allocation of a kernel, its use and an unordered use by another operation. ``poisoned``: its destination was filled
     with poison, and only a mistake in host code changes that before it runs. ``puts``: the region that a copy or fill
     writes, and a function ``values(row, start, stop)`` that returns its bytes; None if they are not known yet.
+    ``overlaps``: the predecessor of a programmatic dependent launch, with which it may run at the same time.
     """
 
     stream: Stream
@@ -49,6 +50,8 @@ class Operation:
     watched: list[tuple[Any, Use, Use]] = field(default_factory=list)
     poisoned: bool = False
     puts: tuple[Any, Callable[[int, int, int], Any] | None] | None = None
+    kernel: bool = False
+    overlaps: Operation | None = None
     done: bool = False
     blocked: int = 0
     followers: list[Operation] = field(default_factory=list)
@@ -64,7 +67,7 @@ class Operation:
         for follower in followers:
             follower.blocked -= 1
         # release the data: events keep operations that are done
-        self.run = self.secure = self.puts = None
+        self.run = self.secure = self.puts = self.overlaps = None
         self.after = ()
         self.clock = {}
         self.watched = []

@@ -134,8 +134,8 @@ class LaunchSettings(NamedTuple):
     """A CUlaunchConfig: ``cluster`` is None without one, ``priority`` None for the stream's.
 
     ``programmatic``: the kernel may start before its predecessor on the stream has ended (programmatic dependent
-    launch). The simulated device does not make use of this: it starts the kernel after that end, so that
-    griddepcontrol.wait never waits. Priorities do not change the order of work either."""
+    launch). The simulated device starts the kernel after that end, and reports accesses that should wait (`order`).
+    Priorities do not change the order of work either."""
 
     grid: Index3
     block: Index3

@@ -6,6 +6,8 @@ and wrote are known. The checks report:
 
 - two unordered operations that access the same bytes, if at least one writes; except two kernels that access them with
   atomics or volatile accesses, or store the same values;
+- accesses of a programmatic dependent launch before griddepcontrol.wait to memory that its predecessor, the kernel
+  queued directly before it on its stream, writes, or reads if they write;
 - an operation that does not wait for the stream-ordered allocation of its memory, or is queued after the free;
 - a free that does not wait for work on the memory. A kernel counts as using all allocations passed to it.
 
@@ -97,7 +99,7 @@ class OrderChecks(DriverState):
             for other in reversed(uses):
                 if other.operation is operation:
                     continue  # an operation may read and write the same memory
-                if early or operation.comes_after(other.operation):
+                if (early or operation.comes_after(other.operation)) and other.operation is not operation.overlaps:
                     break
                 self._compare(memory, use, other)
         memory.uses.setdefault(operation.stream.number, deque(maxlen=_KEPT)).append(use)
@@ -149,7 +151,12 @@ class OrderChecks(DriverState):
         if not memories:
             return {}, None
         allocations = [memory.allocation for memory in memories]
-        return {memory: memory.allocation.store.copy() for memory in memories}, Footprints(allocations)
+        early = None
+        if operation.overlaps is not None and "race" in self.checks:
+            early = Footprints(
+                m.allocation for m, _, other in operation.watched if other.operation is operation.overlaps
+            )
+        return {memory: memory.allocation.store.copy() for memory in memories}, Footprints(allocations, early)
 
     def _after(
         self,
@@ -183,19 +190,18 @@ class OrderChecks(DriverState):
             # the other kernel has not run yet: the marks of both are compared when it has
             if other.marks is None or not (own.wrote or other.wrote):
                 continue
-            bytes_ = np.flatnonzero(conflict(own.marks, other.marks, changed if other.rows is None else None))
+            if other.operation is not operation.overlaps:
+                found, marks = prints, own.marks
+                report = _race(own, other, memory)
+            elif prints.early is not None:
+                found, marks = prints.early, prints.early.marks[allocation]
+                report = _unwaited(operation, other.operation, memory)
+            else:
+                continue
+            bytes_ = np.flatnonzero(conflict(marks, other.marks, changed if other.rows is None else None))
             if len(bytes_):
                 first = int(bytes_[0])
-                report = _race(own, other, memory)
-                site = prints.site(allocation, first)
-                at = first + allocation.base - allocation.address
-                note = f"both access {len(bytes_)} bytes; the first is byte {at} of the allocation"
-                places = () if site is None else place(site.instruction)
-                if site is not None and places:
-                    note += f", by a {site.kind} of {operation.label} at {places[0].file}:{places[0].line}"
-                    if places[0].text is not None:
-                        note += f"\n      {places[0].text.strip()}"
-                report.notes.insert(0, note)
+                report.notes.insert(0, _where(operation, found, allocation, first, len(bytes_), place))
                 self._mistake(operation.stream.context, report)
 
     def _explain(self, operation: Operation, report: FaultReport) -> None:
@@ -319,6 +325,42 @@ def _race(use: Use, other: Use, memory: MemoryRecord) -> HostReport:
         allocation=memory.allocation,
         notes=[*_vain(operation.stream, earlier.stream), _ADVICE],
     )
+
+
+def _unwaited(operation: Operation, earlier: Operation, memory: MemoryRecord) -> HostReport:
+    return host_report(
+        "access before griddepcontrol.wait",
+        f"{operation.label} on {operation.stream} may run at the same time as {earlier.label}, and accesses the same"
+        " memory before it waits",
+        operation.label,
+        operation.place,
+        others=(_other(earlier),),
+        allocation=memory.allocation,
+        notes=[
+            "call cudaGridDependencySynchronize() (griddepcontrol.wait) before the access, or do not launch with "
+            "programmatic=True"
+        ],
+    )
+
+
+def _where(
+    operation: Operation,
+    prints: Footprints,
+    allocation: Allocation,
+    first: int,
+    count: int,
+    place: Callable[[Any], tuple[SourcePlace, ...]],
+) -> str:
+    """A note with the ``first`` byte in conflict of ``count`` bytes, and the line that accesses it."""
+    site = prints.site(allocation, first)
+    at = first + allocation.base - allocation.address
+    note = f"both access {count} bytes; the first is byte {at} of the allocation"
+    places = () if site is None else place(site.instruction)
+    if site is not None and places:
+        note += f", by a {site.kind} of {operation.label} at {places[0].file}:{places[0].line}"
+        if places[0].text is not None:
+            note += f"\n      {places[0].text.strip()}"
+    return note
 
 
 def _used_before(operation: Operation, made: Operation, memory: MemoryRecord) -> HostReport:

@@ -119,6 +119,16 @@ def _fence(instruction: Instruction) -> Callable[[Fragment], None]:
     return fence
 
 
+def build_dependence(c: Emitter, instruction: Instruction) -> list[str]:
+    """A launch starts after the end of its predecessor, so a wait only matters to the checks."""
+    return [f"{c.bind(_predecessor_wait)}(f)"] if "wait" in instruction.modifiers else []
+
+
+def _predecessor_wait(f: Fragment) -> None:
+    if f.batch.guard is not None:
+        f.batch.guard.predecessor_wait(f.lanes)
+
+
 def build_hint(c: Emitter, instruction: Instruction) -> list[str]:
     """Instructions that affect only timing do nothing."""
     return []
@@ -126,4 +136,4 @@ def build_hint(c: Emitter, instruction: Instruction) -> list[str]:
 
 BUILDERS = {"membar": build_fence, "fence": build_fence, "prefetch": build_prefetch, "prefetchu": build_prefetch}
 BUILDERS |= {"discard": build_discard, "applypriority": build_discard, "createpolicy": build_createpolicy}
-BUILDERS |= dict.fromkeys(("nanosleep", "pmevent", "griddepcontrol"), build_hint)
+BUILDERS |= {"griddepcontrol": build_dependence, "nanosleep": build_hint, "pmevent": build_hint}

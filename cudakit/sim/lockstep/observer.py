@@ -42,6 +42,9 @@ class AccessObserver(Protocol):
     def fence(self, f: Any, scope: int, *, releases: bool, acquires: bool) -> None:
         """A fence; ``scope``: BLOCK, CLUSTER or DEVICE (access.py)."""
 
+    def predecessor_wait(self, lanes: LaneSet) -> None:
+        """griddepcontrol.wait."""
+
     def warp_sync(self, lanes: LaneSet) -> None:
         """bar.warp.sync."""
 

@@ -17,7 +17,7 @@ from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, Geometry, LaneSet
 from cudakit.sim.lockstep.mbarriers import Mbarrier
-from cudakit.sim.lockstep.pieces import Piece
+from cudakit.sim.lockstep.pieces import Piece, positions
 from cudakit.sim.lockstep.sites import Site
 
 # combines the old and the new elements of a destination
@@ -35,6 +35,12 @@ def unit_lanes(geometry: Geometry, lanes: Array) -> LaneSet:
 def same_lane(geometry: Geometry, lane: int, count: int) -> LaneSet:
     """A set in which one lane makes ``count`` accesses: the units of a transfer count as lanes."""
     return unit_lanes(geometry, np.full(count, lane))
+
+
+def some_units(piece: Piece, mask: Array) -> Piece:
+    """The accesses of a piece in a mask, each of which counts as a lane."""
+    index = positions(piece.index, piece.lanes.count)[mask]
+    return piece._replace(index=index, lanes=unit_lanes(piece.lanes.geometry, piece.lanes.lanes[mask]))
 
 
 class Units:
