@@ -134,11 +134,6 @@ _RULES = (
         "Execute wgmma.commit_group.sync.aligned after the products: wgmma.wait_group waits only for groups.",
     ),
     Rule(
-        "wgmma wait without a group",
-        "A warp waits for groups of matrix products, but has committed none.",
-        "Issue and commit a matrix product first, or remove the wait.",
-    ),
-    Rule(
         "divergent wgmma",
         "The four warps of a warpgroup do not execute the same matrix products with the same operands.",
         "Let all 128 threads execute the same wgmma instructions, with descriptors that do not depend on the thread.",

@@ -789,13 +789,6 @@ MISUSES = {
 """,
         None,
     ),
-    "a wait without a group": (
-        "wgmma wait without a group",
-        """
-  WAIT(0);  // BUG
-""",
-        "FENCE; mma(d, a, b); COMMIT; WAIT(0);",
-    ),
     "three of four warps": (
         "divergent wgmma",
         """

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from cudakit.sim.checks.batch_checks import BatchChecks, other_of
-from cudakit.sim.checks.mbarrier_order import MbarrierOrder
-from cudakit.sim.checks.shadow import LANES
+from cudakit.sim.checks.mbarrier_order import MbarrierOrder, Waits
+from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -28,6 +28,8 @@ from cudakit.sim.lockstep.pieces import GLOBAL, SHARED, Piece, positions
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.transfers import Transfer, Units, same_lane, some_units, unit_lanes
 
+# the accesses to mbarriers, among those by space
+_OBJECT = "mbarrier"
 # bytes of the chunks in which reads in flight are counted
 CHUNK = 16
 MISSING_FENCE = "missing proxy fence"
@@ -50,8 +52,9 @@ class AsyncProxy:
     def __init__(self, guard: BatchChecks) -> None:
         self.guard, self.batch = guard, guard.batch
         lanes = guard.batch.geometry.lanes
-        # per lane: its last fence.proxy.async, and the one before
+        # per lane: its last fence.proxy.async for shared memory, and the one before; the last one for global memory
         self.fenced = np.zeros((2, lanes), np.int64)
+        self.fenced_global = np.zeros(lanes, np.int64)
         self.mbarriers = MbarrierOrder(guard)
         self.readings: list[_Reading] = []
         store = guard.batch.shared
@@ -64,12 +67,18 @@ class AsyncProxy:
         # the transfers by the events at which they started and at which they wrote
         self.issued: dict[int, Transfer] = {}
         self.landed: dict[int, Transfer] = {}
+        # the waits for the phase of each transfer that has written
+        self.waits: dict[int, Waits] = {}
         self._accesses: dict[tuple[int, str], MemoryAccess] = {}
 
     # ---- fences and mbarriers ----
 
-    def fence(self, f: Fragment, event: int) -> None:
+    def fence(self, f: Fragment, event: int, in_shared: bool, in_global: bool) -> None:
         ids = f.lanes.lanes
+        if in_global:
+            self.fenced_global[ids] = event
+        if not in_shared:
+            return
         self.fenced[1, ids] = self.fenced[0, ids]
         self.fenced[0, ids] = event
         self.show_mbarriers(f)
@@ -117,6 +126,28 @@ class AsyncProxy:
             others=other_of(self.guard, barrier.event, barrier.lane),
             notes=list(notes) or [advice],
         )
+
+    def object_written(self, f: Fragment, barrier: Mbarrier, site: Site, lane: int) -> None:
+        """Check and note that a lane initialises or invalidates an mbarrier: a store to its memory."""
+        shared = self.guard.shared
+        if shared is not None and self.guard.race:
+            access, piece = self._object(barrier, site, unit_lanes(self.batch.geometry, np.array([lane])))
+            shared.write(f.alone(lane), access, piece, self.guard.events.access(site), None)
+
+    def object_read(self, barrier: Mbarrier, site: Site, lanes: LaneSet, event: int) -> None:
+        """Note that lanes use an mbarrier."""
+        if self.guard.shared is not None:
+            self.guard.shared.note_read(*self._object(barrier, site, lanes), event)
+
+    def _object(self, barrier: Mbarrier, site: Site, lanes: LaneSet) -> tuple[MemoryAccess, Piece]:
+        access = self._accesses.get((site.number, _OBJECT))
+        if access is None:
+            access = self._accesses[site.number, _OBJECT] = MemoryAccess(site, SHARED, 0, BYTES, 1)
+        store = self.batch.shared
+        if store is None:
+            raise RuntimeError("an mbarrier without shared memory")
+        index = np.full(lanes.count, barrier.position // BYTES)
+        return access, Piece(store.view(access.dtype), index, None, lanes, store)
 
     # ---- transfers ----
 
@@ -181,7 +212,51 @@ class AsyncProxy:
             if undefined is not None:
                 undefined[partly] = 0
         if transfer.barrier is not None:
-            self.mbarriers.publish(transfer.barrier, transfer.lane, event)
+            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, event)
+            if event in self.landed:
+                self.waits[event] = waits
+
+    def unwaited(self, words: Array, low: int, lanes: LaneSet, strong: bool) -> Array | None:
+        """A mask of the words of transfers whose phase no thread has waited for that the lanes are, or come after; None
+        if there are none. ``words``: the last writes, one per lane or one row per lane. ``strong``: except those of
+        reductions."""
+        if not self.waits:
+            return None
+        rows = words.reshape(lanes.count, -1)
+        distinct = rows[:1, 0] if (rows == rows[0, 0]).all() else np.unique(rows)
+        found = None
+        for word in distinct[(distinct >= low) & (distinct < IN_FLIGHT)].tolist():
+            waits = self.waits.get(int(LANES.event(word)))
+            if waits is None or (strong and word & STRONG):
+                continue
+            here = rows == word
+            ids = lanes.lanes[here.any(axis=1)]
+            if waits.ordered[ids - waits.first].all():
+                continue
+            left = self._before_waits(waits, np.unique(ids))
+            if len(left):
+                more = here & np.isin(lanes.lanes, left)[:, None]
+                found = more if found is None else found | more
+        return None if found is None else found.reshape(words.shape)
+
+    def _before_waits(self, waits: Waits, lanes: Array) -> Array:
+        """The lanes that do not come after a wait."""
+        shared = self.guard.shared
+        left: Array = lanes[~waits.ordered[lanes - waits.first]]
+        for waited, _ in waits.all():
+            left = left[~np.isin(left, waited.lanes)]
+        for waited, since in waits.all():
+            for one in self._witnesses(waited, left) if len(left) else ():
+                if shared is not None and len(left):
+                    left = left[~shared.ordered(left, np.full(len(left), one), np.full(len(left), since))]
+        waits.ordered[np.setdiff1d(lanes, left) - waits.first] = True
+        return left
+
+    def _witnesses(self, waited: LaneSet, lanes: Array) -> list[int]:
+        """Lanes of a wait that may order it before others: one of each warp, and all of the warps of these lanes."""
+        warps = self.batch.geometry.warp
+        near = waited.lanes[np.isin(waited.warp, warps[lanes])]
+        return [*waited.lanes[waited.warp_starts].tolist(), *near.tolist()]
 
     def _checked(self, units: Units) -> tuple[Units, Array | None]:
         """Units of global memory as the checks see them: elements smaller than a granule count as the granules that
@@ -356,7 +431,7 @@ class AsyncProxy:
             ):
                 continue
             owner = (block - first) * order.threads + thread
-            if max(self.fenced[:, owner]) > event:
+            if self.fenced_global[owner] > event:
                 continue
             self._fail_lane(
                 f,

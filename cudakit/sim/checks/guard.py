@@ -79,8 +79,10 @@ class Guard:
         self.fences = BlockFences(self.order)
         # fences whose scope is at least the cluster
         self.cluster_fences = BlockFences(self.order) if run.cluster_size > 1 else None
-        # clusters in which an arrival at the current barrier publishes accesses
-        self.published = np.zeros(batch.geometry.blocks // run.cluster_size, np.bool_)
+        # clusters in which an arrival at the current barrier publishes accesses, and those in which one does not
+        self.published, self.relaxed = np.zeros((2, batch.geometry.blocks // run.cluster_size), np.bool_)
+        # the lanes whose arrivals at the current barrier publish accesses
+        self.publishing: list[LaneSet] = []
         self.shared: SharedChecks | None = None
         if batch.shared is not None:
             self.shared = SharedChecks(
@@ -297,9 +299,9 @@ class Guard:
 
     # ---- asynchronous copies and products, mbarriers ----
 
-    def proxy_fence(self, f: Fragment) -> None:
-        """Note a fence.proxy.async by the lanes of a fragment."""
-        self.proxy.fence(f, self.events.tick())
+    def proxy_fence(self, f: Fragment, *, in_shared: bool, in_global: bool) -> None:
+        """Note a fence.proxy.async by the lanes of a fragment, for stores to these state spaces."""
+        self.proxy.fence(f, self.events.tick(), in_shared, in_global)
 
     def mbarrier_fence(self, f: Fragment) -> None:
         """Note a fence.mbarrier_init. It also counts as a release for the cluster."""
@@ -308,13 +310,15 @@ class Guard:
 
     def mbarrier_init(self, f: Fragment, barrier: Mbarrier) -> None:
         """Note the initialisation of an mbarrier."""
+        self.proxy.object_written(f, barrier, barrier.site, barrier.lane)
         barrier.event = self.events.access(barrier.site)
         self.proxy.objects[barrier.position // BYTES] = True
         self.proxy.unfenced.append(barrier)
 
-    def mbarrier_invalid(self, barrier: Mbarrier) -> None:
+    def mbarrier_invalid(self, f: Fragment, site: Site, barrier: Mbarrier, lane: int) -> None:
         """Note the end of an mbarrier."""
         self.proxy.objects[barrier.position // BYTES] = False
+        self.proxy.object_written(f, barrier, site, lane)
 
     def mbarrier_used(self, f: Fragment, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
         """Check that lanes may use an mbarrier."""
@@ -325,7 +329,8 @@ class Guard:
         """Note arrivals at an mbarrier."""
         if self.race:
             event = self.events.access(site)
-            self.proxy.mbarriers.arrive(barrier, lanes, event)
+            self.proxy.object_read(barrier, site, lanes, event)
+            self.proxy.mbarriers.arrive(barrier, lanes, event, relaxed="relaxed" in site.instruction.modifiers)
             far = lanes.lanes[lanes.block != barrier.block]
             if len(far) and self.shared is not None:
                 self.shared.note_far(barrier.block, int(far[0]), event)
@@ -335,14 +340,16 @@ class Guard:
         if self.race:
             self.proxy.mbarriers.complete(barrier)
 
-    def mbarrier_wait(self, barrier: Mbarrier, lanes: LaneSet) -> None:
+    def mbarrier_wait(self, site: Site, barrier: Mbarrier, lanes: LaneSet) -> None:
         """Note that lanes have waited for the last phase of an mbarrier."""
         if self.race:
-            self.proxy.mbarriers.wait(barrier, lanes, self.events.tick())
+            event = self.events.access(site)
+            self.proxy.object_read(barrier, site, lanes, event)
+            self.proxy.mbarriers.wait(barrier, lanes, event, relaxed="relaxed" in site.instruction.modifiers)
 
-    def mbarrier_known(self, barrier: Mbarrier, lane: int) -> bool:
+    def mbarrier_known(self, barrier: Mbarrier, lane: int, *, last: bool) -> bool:
         """Whether the end of an mbarrier's last phase happens before now for a lane. True if races are not checked."""
-        return not self.race or self.proxy.mbarriers.known(barrier, lane)
+        return not self.race or self.proxy.mbarriers.known(barrier, lane, last=last)
 
     def writer_of(self, position: int) -> tuple[Any, ...]:
         """Return the last store to a byte of the batch's shared memory, for a report."""
@@ -391,6 +398,7 @@ class Guard:
             return
         event = self.events.tick()
         self.order.fence(f.lanes, event, releases=releases, acquires=acquires)
+        self.proxy.mbarriers.fence(f.lanes, event, releases=releases, acquires=acquires)
         if scope == BLOCK or not self.memory.grid:
             return
         blocks = np.flatnonzero(f.lanes.block_counts)
@@ -435,17 +443,24 @@ class Guard:
             fenced = np.zeros(lanes.count, np.bool_)
             if fences is not None and self.order.cluster_met is not None:
                 fenced = fences.event[lanes.lanes] > self.order.cluster_met[lanes.block // size]
-            self.published[lanes.block[fenced] // size] = True
-        else:
-            self.published[lanes.block // size] = True
+            self.relaxed[lanes.block[~fenced] // size] = True
+            lanes = lanes.subset(fenced)[1]
+        self.published[lanes.block // size] = True
+        self.publishing.append(lanes)
 
     def cluster_barrier(self, clusters: Array) -> None:
-        """Record that all threads of the clusters in a mask have arrived at their barrier. It orders no accesses if all
-        arrivals were relaxed."""
-        event = self.events.last()
+        """Record that all threads of the clusters in a mask have arrived at their barrier. It orders the accesses of
+        the lanes whose arrivals publish them."""
+        event, size = self.events.last(), self.batch.run.cluster_size
         self.order.met_cluster(clusters, event)
-        clusters = clusters & self.published
-        self.published &= ~clusters
+        partly, clusters = clusters & self.relaxed, clusters & self.published & ~self.relaxed
+        for cluster in np.flatnonzero(partly & self.published).tolist():
+            self._meet_partly(cluster, event)
+        met = partly | clusters
+        self.published &= ~met
+        self.relaxed &= ~met
+        left = [lanes.subset(~met[lanes.block // size])[1] for lanes in self.publishing] if not met.all() else []
+        self.publishing = [lanes for lanes in left if lanes.count]
         if not clusters.any():
             return
         self.order.passed_cluster(clusters, event)
@@ -453,10 +468,16 @@ class Guard:
             self.shared.passed_cluster()
         if self.memory.grid:
             # the barrier also orders accesses of the cluster's blocks to global memory
-            size = self.batch.run.cluster_size
             for cluster in np.flatnonzero(clusters).tolist():
                 first = self.batch.first_block + cluster * size
                 self.memory.chains.meet(range(first, first + size), ("cluster", first), event)
+
+    def _meet_partly(self, cluster: int, event: int) -> None:
+        """Record a barrier of a cluster at which only some lanes publish their accesses."""
+        threads = self.batch.run.cluster_size * self.order.threads
+        mine = [lanes.subset(lanes.lanes // threads == cluster)[1] for lanes in self.publishing]
+        everyone = LaneSet(self.batch.geometry, np.arange(cluster * threads, (cluster + 1) * threads), threads)
+        self.proxy.mbarriers.meet([lanes for lanes in mine if lanes.count], everyone, event)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""

@@ -240,9 +240,10 @@ class BatchOrder:
     def knowledge(self, warps: Array) -> Array:
         """The events of the warps of their cluster that warps know of, one row per warp."""
         rows = self.known.take(warps, axis=0)
-        if self.cluster_floor is None:
-            return rows
         # barriers of blocks and of the cluster are not in the table
+        if self.cluster_floor is None:
+            np.maximum(rows, self.floor[warps // self.columns][:, None], out=rows)
+            return rows
         cluster = warps // self.columns
         np.maximum(rows, self.cluster_floor[cluster][:, None], out=rows)
         per_block = self.geometry.warps_per_block

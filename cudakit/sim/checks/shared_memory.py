@@ -318,10 +318,15 @@ class SharedChecks:
             if words is None:
                 continue
             wrong = self._unordered(words, piece, access, table is self.reads)
+            early = None
+            if self.proxy is not None and self.race and table is self.writes:
+                early = self.proxy.unwaited(words, self.low, piece.lanes, access.strong)
+            if early is not None:
+                wrong = early
             if wrong is None:
                 continue
             # a race with a copy in flight is never benign
-            still, reads = wrong & (words < IN_FLIGHT), table is self.reads
+            still, reads = wrong & (words < IN_FLIGHT) & (early is None), table is self.reads
             harmless = benign.races(
                 self.events, access, piece, LANES, words, still, reads=reads, values=values, wanted=self.benign
             )
@@ -335,7 +340,9 @@ class SharedChecks:
             first = culprits.first
             word = words[first] if wrong.ndim == 1 else words[first][wrong[first]][0]
             site = self.events.site(int(LANES.event(word)))
-            self._report(culprits, site, int(LANES.owner(word)), moving=int(word) >= IN_FLIGHT, why=why)
+            self._report(
+                culprits, site, int(LANES.owner(word)), moving=early is not None or int(word) >= IN_FLIGHT, why=why
+            )
 
     def _unordered(self, words: Array, piece: Piece, access: MemoryAccess, were_reads: bool) -> Array | None:
         """A mask of the granules at which an access to a piece races with the access that a word describes (a read if

@@ -100,6 +100,10 @@ class _Copy:
         if size % ALIGN:
             detail = f"{site.kind} of {size} bytes: a multiple of 16 is copied"
             f.fail(site.instruction, "bulk copy size", detail, position)
+        if not size:
+            # no memory is accessed, so the addresses may be just past an array, and no bytes are counted
+            count_bulk(f, site, 0)
+            return
         lane, units = int(f.lanes.lanes[position]), size // ALIGN
         source = self._units(f, position, at + self.offsets[1], size, self.source, self.reading, None)
         targets: list[int | None] = [None]

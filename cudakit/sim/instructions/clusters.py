@@ -15,20 +15,23 @@ from cudakit.sim.ptx.ir import Address, Instruction, Symbol
 from cudakit.sim.ptx.modifiers import Modifiers
 
 
+def _address(c: Emitter, instruction: Instruction, kind: str) -> str:
+    """An expression for operand 2: a register, or a variable with or without an offset."""
+    source = instruction.operands[1]
+    if not isinstance(source, (Symbol, Address)):
+        return c.source(source, kind)
+    base, offset = c.address(source, instruction)
+    value = f"({base} + {c.bind(np.uint64(offset % (1 << 64)))})"
+    return value + (f".astype({c.bind(np.uint32)})" if kind == "u32" else "")
+
+
 def build_mapa(c: Emitter, instruction: Instruction) -> list[str]:
     """mapa: the same offset in the shared memory of another block of the cluster."""
     modifiers = Modifiers(instruction)
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
     modifiers.finish()
-    source = instruction.operands[1]
-    if isinstance(source, (Symbol, Address)):
-        base, offset = c.address(source, instruction)
-        value = f"({base} + {c.bind(np.uint64(offset % (1 << 64)))})"
-        if kind == "u32":
-            value += f".astype({c.bind(np.uint32)})"
-    else:
-        value = c.source(source, kind)
+    value = _address(c, instruction, kind)
     rank = c.source(instruction.operands[2], "u32")
     keep = ~(RANK_MASK << RANK_SHIFT) & (0xFFFFFFFF if kind == "u32" else 0xFFFFFFFFFFFFFFFF)
     dtype = np.uint32 if kind == "u32" else np.uint64
@@ -49,7 +52,7 @@ def build_getctarank(c: Emitter, instruction: Instruction) -> list[str]:
     kind = modifiers.kind("u32", "u64")
     modifiers.flag("shared::cluster")
     modifiers.finish()
-    value = c.source(instruction.operands[1], kind)
+    value = _address(c, instruction, kind)
 
     def rank(address: Array) -> Array:
         found: Array = ((address >> address.dtype.type(RANK_SHIFT)) & address.dtype.type(RANK_MASK)).astype(np.uint32)

@@ -92,15 +92,23 @@ def build_fence(c: Emitter, instruction: Instruction) -> list[str]:
     """Fences do nothing, since simulated memory is always consistent. Only the race checks use them."""
     if "proxy" in instruction.modifiers:
         asynchronous = any(modifier.startswith("async") for modifier in instruction.modifiers)
-        return [f"{c.bind(_proxy_fence)}(f)"] if asynchronous else []
+        return [f"{c.bind(_proxy_fence(instruction))}(f)"] if asynchronous else []
     if "mbarrier_init" in instruction.modifiers:
         return [f"{c.bind(_init_fence)}(f)"]
     return [f"{c.bind(_fence(instruction))}(f)"]
 
 
-def _proxy_fence(f: Fragment) -> None:
-    if f.batch.guard is not None:
-        f.batch.guard.proxy_fence(f)
+def _proxy_fence(instruction: Instruction) -> Callable[[Fragment], None]:
+    # without a state space it orders both
+    in_global = "global" in instruction.modifiers
+    in_shared = any("shared::" in modifier for modifier in instruction.modifiers)
+    everywhere = not in_global and not in_shared
+
+    def fence(f: Fragment) -> None:
+        if f.batch.guard is not None:
+            f.batch.guard.proxy_fence(f, in_shared=in_shared or everywhere, in_global=in_global or everywhere)
+
+    return fence
 
 
 def _init_fence(f: Fragment) -> None:

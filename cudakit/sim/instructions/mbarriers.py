@@ -11,7 +11,7 @@ from cudakit.sim.instructions.emitter import Emitter
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
-from cudakit.sim.lockstep.mbarriers import BYTES, parities, pending_count
+from cudakit.sim.lockstep.mbarriers import BYTES, pending_count, phases_of
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, SHARED_WINDOW
 from cudakit.sim.lockstep.phases import PhaseWait
 from cudakit.sim.lockstep.pieces import CLUSTER, GENERIC, SHARED, positions
@@ -210,10 +210,13 @@ class _PhaseWaits:
         self.state = c.source(instruction.operands[2], "u32" if self.named else "b64")
 
     def start(self, f: Fragment, at: Array, value: Array) -> PhaseWait:
-        parity = _lanes(value, f) & 1 if self.named else _lanes(parities(np.asarray(value)), f)
-        if self.named and "barrier" in f.batch.run.checks:
-            _check_parity(f, self.site, _lanes(value, f))
-        wait = PhaseWait.start(f, self.site, self.places(f, at), parity, named=self.named)
+        phase = _lanes(value, f) if self.named else _lanes(phases_of(np.asarray(value)), f)
+        checked = "barrier" in f.batch.run.checks
+        if self.named and checked:
+            _check_parity(f, self.site, phase)
+        wait = PhaseWait.start(f, self.site, self.places(f, at), phase & 1, named=self.named)
+        if checked and not self.named:
+            _check_state(f, self.site, wait, phase)
         if f.batch.run.counting:
             tally = f.batch.run.tally(self.site)
             tally.requests += f.lanes.warp_count
@@ -227,6 +230,23 @@ def _check_parity(f: Fragment, site: Site, values: Array) -> None:
     if len(wrong):
         detail = f"{site.kind}: a parity of {int(values[wrong[0]])}; it is 0 or 1"
         f.fail(site.instruction, "mbarrier parity", detail, int(wrong[0]), wrong)
+
+
+def _check_state(f: Fragment, site: Site, wait: PhaseWait, phases: Array) -> None:
+    """Report a state of an arrival that is neither of the current phase nor of the one before."""
+    now = np.array([barrier.phase for barrier in wait.objects]).take(wait.which)
+    wrong = np.flatnonzero((now - phases) & 3 > 1)
+    if len(wrong):
+        barrier = wait.objects[int(wait.which[wrong[0]])]
+        f.fail(
+            site.instruction,
+            "mbarrier phase missed",
+            f"{site.kind}: the state is of an arrival at another phase of {barrier.named()} than the current one, "
+            f"{barrier.phase}, and the one before",
+            int(wrong[0]),
+            wrong,
+            notes=["pass the state that the last arrival returned"],
+        )
 
 
 def build_test_wait(c: Emitter, instruction: Instruction) -> list[str]:
@@ -282,7 +302,7 @@ def build_copy_arrive(c: Emitter, instruction: Instruction) -> list[str]:
         for number, position in enumerate(places(f, at).tolist()):
             barrier = asynchrony.mbarriers.find(f, site, lanes, number, position)
             if extra:
-                asynchrony.mbarriers.raise_pending(barrier)
+                asynchrony.mbarriers.raise_pending(f, site, lanes, number, barrier)
             asynchrony.add(LateArrival(f, site, int(lanes.lanes[number]), barrier, until))
 
     return [f"{c.bind(arrive)}(f, {address})"]

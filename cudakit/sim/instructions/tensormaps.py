@@ -18,8 +18,8 @@ from cudakit.sim.lockstep.tensor_maps import SIZE, InvalidTensorMap, TensorMap
 from cudakit.sim.ptx.ir import Immediate, Instruction, Symbol
 from cudakit.sim.ptx.modifiers import Modifiers
 
-# fields of one value per dimension, and of one value; those of which only a literal may be the new value
-_ARRAYS = {"box_dim": "box", "global_dim": "dims", "global_stride": "strides", "element_stride": "element_strides"}
+# fields of one value per dimension, in the order of TensorMap.rows; those of which only a literal may be the new value
+_ARRAYS = ("global_dim", "global_stride", "box_dim", "element_stride")
 _LITERALS = {"elemtype": "data_type", "interleave_layout": "interleave", "swizzle_mode": "swizzle", "fill_mode": "fill"}
 _FIELDS = ("global_address", "rank", *_ARRAYS, *_LITERALS)
 # the types by the numbers of tensormap.replace, as numbers of cuTensorMapEncodeTiled
@@ -75,36 +75,26 @@ def build_replace(c: Emitter, instruction: Instruction) -> list[str]:
 
 
 def _replaced(tensor: TensorMap, field: str, place: int, new: int) -> TensorMap:
-    """A map with another value of a field, for an array that of dimension ``place``. Raises ValueError if the field has
-    no such dimension."""
+    """A map with another value of a field, for an array that of dimension ``place``. Raises ValueError for a rank, or a
+    dimension, that no map has."""
     if field == "global_address":
         return replace(tensor, address=new)
-    if field == "rank":
-        # The instruction counts ranks from 0. Beyond its rank, a map has sizes of 1 and strides of 0.
-        rank = new + 1
-        if not 1 <= rank <= 5:
-            raise ValueError(f"a rank of {rank}; it may be 1 to 5")
-
-        def sized(row: tuple[int, ...], length: int, value: int = 1) -> tuple[int, ...]:
-            return (*row, *(value,) * length)[:length]
-
-        return replace(
-            tensor,
-            dims=sized(tensor.dims, rank),
-            strides=sized(tensor.strides, rank - 1, 0),
-            box=sized(tensor.box, rank),
-            element_strides=sized(tensor.element_strides, rank),
-        )
     if field in _LITERALS:
         literal: dict[str, Any] = {_LITERALS[field]: _TYPES.get(new, new) if field == "elemtype" else new}
         return replace(tensor, **literal)
-    name = _ARRAYS[field]
-    row = list(getattr(tensor, name))
-    if place >= len(row):
-        raise ValueError(f"dimension {place} of {len(row)}: the tensor map has rank {tensor.rank}")
-    row[place] = new
-    changes: dict[str, Any] = {name: tuple(row)}
-    return replace(tensor, **changes)
+    # dimensions beyond the rank may be changed, too: the order of the instructions is free
+    rows, rank = tensor.rows(), tensor.rank
+    if field == "rank":
+        # the instruction counts ranks from 0
+        rank = new + 1
+        if not 1 <= rank <= len(rows[0]):
+            raise ValueError(f"a rank of {rank}; it may be 1 to {len(rows[0])}")
+    else:
+        row = rows[_ARRAYS.index(field)]
+        if place >= len(row):
+            raise ValueError(f"number {place} of {len(row)}: numbers start at 0")
+        row[place] = new
+    return tensor.with_rows(rows, rank)
 
 
 def build_copy_fence(c: Emitter, instruction: Instruction) -> list[str]:

@@ -255,7 +255,12 @@ class _Hook:
         """The results of a product of a warpgroup: undefined if the accumulator is and is added."""
         adds = np.broadcast_to(value_of(self.instruction.operands[3], self.slots, r), (f.lanes.count,))
         found = [undefined.get(slot) for slot in self.writes]
-        return [None if codes is None else np.where(adds, codes, np.uint16(0)) for codes in found]
+        added = [None if codes is None else np.where(adds, codes, np.uint16(0)) for codes in found]
+        for codes in added:
+            # stmatrix and asynchronous copies lose the codes, and no kernel discards such sums
+            if codes is not None and ((codes > 0) & (codes < LOADED)).any():
+                fail_use(f, self.instruction, codes, "is the accumulator of a product")
+        return added
 
     def _shuffled(self, f: Fragment, r: Registers, undefined: Mapping[int, Array]) -> Codes:
         """The result of a shuffle: undefined if it is read from an undefined value, or from a lane that does not take

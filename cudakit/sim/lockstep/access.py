@@ -39,6 +39,8 @@ def unit_of(instruction: Instruction) -> int:
 
 
 def _is_strong(instruction: Instruction) -> bool:
+    if instruction.opcode == "tensormap":
+        return False  # the release of cp_fenceproxy is that of its fence: the copy is weak
     return row_of(instruction).mix == "atomic" or not _STRONG.isdisjoint(instruction.modifiers)
 
 

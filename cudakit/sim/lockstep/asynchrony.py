@@ -18,8 +18,9 @@ from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.transfers import BulkGroups, Transfer
 from cudakit.sim.ptx.ir import Instruction
 
-# how often, in the drawn mode, a copy completes after a basic block, and a wait gives up although it could wait on
-_LANDS, _GIVES_UP = 0.05, 0.2
+# how often, in the drawn mode, a copy completes after a basic block, and a wait gives up although it could wait on. The
+# first wait of an instruction gives up more often (by default always), which shows one whose result is not used.
+_LANDS, _GIVES_UP, _GIVES_UP_FIRST = 0.05, 0.2, 0.5
 
 
 class Wait(Protocol):
@@ -61,6 +62,8 @@ class Asynchrony:
         # the waits that were last given up, and the last poll that failed: for reports of hangs
         self.given_up: list[Parked] = []
         self.polled: Wait | None = None
+        # the sites of waits that have found a phase incomplete
+        self.tried: set[int] = set()
         seed = batch.run.config.draw
         self.random = None if seed is None else random.Random(f"{seed} {batch.first_block}")
 
@@ -99,11 +102,15 @@ class Asynchrony:
     def meet(self, f: Fragment, slot: int, wait: Wait) -> bool:
         """Wait with a fragment that is already past the instruction; True if it may go on at once."""
         mask = wait.ready()
+        # each way below writes the register
+        f.frames[-1].undefined.pop(slot, None)
         if mask.all():
             wait.passed(f.lanes, mask)
             f.regs[slot] = np.bool_(True)
             return True
-        if self.random is not None and self.random.random() < _GIVES_UP:
+        first = wait.site.number not in self.tried
+        self.tried.add(wait.site.number)
+        if first if self.random is None else self.random.random() < (_GIVES_UP_FIRST if first else _GIVES_UP):
             wait.passed(f.lanes, mask)
             f.regs[slot] = mask
             return True

@@ -15,6 +15,7 @@ from cudakit.sim.lockstep.program import BarrierCall
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.report import Other
 from cudakit.sim.lockstep.run import KernelRun
+from cudakit.sim.ptx.ir import Instruction
 
 _SAME = "every thread of the block must reach the same __syncthreads()"
 _OF_A_WARP = f"lanes of one warp wait at different barriers; {_SAME}"
@@ -50,6 +51,17 @@ class BlockBarriers:
     def waiting(self) -> list[Fragment]:
         """The fragments that wait at barriers."""
         return [f for state in self.states.values() for f in state.waiting]
+
+    def waits(self) -> list[tuple[Fragment, Instruction, str]]:
+        """The fragments that wait at barriers, their instruction, and the barrier in words."""
+        found = []
+        for number, state in self.states.items():
+            for f in state.waiting:
+                block = int(f.lanes.block[0])
+                expected = int(state.expected[block]) or int(self.batch.live_blocks[block])
+                what = f"barrier {number}, at which {int(state.arrived[block])} of {expected} threads have arrived"
+                found.append((f, _barrier_of(f).instruction, what))
+        return found
 
     def arrive(self, f: Fragment, call: BarrierCall) -> bool:
         """Note a fragment's arrival; True if it may continue at once. The caller calls ``release`` if the instruction

@@ -232,6 +232,13 @@ class ClusterBarrier:
             self.queue.add(f)
         return bool(going)
 
+    def waits(self) -> list[tuple[Fragment, Instruction, str]]:
+        """The fragments that wait, their instruction, and the barrier in words."""
+        return [
+            (f, f.program.blocks[f.block - 1].cluster_barrier.instruction, "the barrier of the cluster")
+            for f in self.waiting
+        ]
+
     def deadlock(self) -> NoReturn:
         """Report lanes that wait for threads of their cluster that can never arrive."""
         f = self.waiting[0]

@@ -44,6 +44,7 @@ from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import plain_name
 from cudakit.sim.lockstep.stack import begin_frame, frame_end
 from cudakit.sim.lockstep.undefined import run_block, unwritten
+from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import name_of
 
 # backward jumps before a fragment yields to others, in a loop that does not wait for them
@@ -70,7 +71,7 @@ class LaneScheduler:
         # the blocks' registers; None: there has been no setmaxnreg
         self.pool: RegisterPool | None = None
         self.counts = batch.run.block_counts
-        self.loops = LoopWatch(batch, self.queue, self.at_barriers, remaining, TIRED)
+        self.loops = LoopWatch(batch, self.queue, self.at_barriers, self.barrier_waits, remaining, TIRED)
         self.check_warp = "warp" in batch.run.checks
         frame = Frame(program, list(program.template), -1, 0)
         if "init" in batch.run.checks and program.unset:
@@ -430,6 +431,10 @@ class LaneScheduler:
         there = self.barriers.waiting() + [parked.f for parked in self.asynchrony.parked]
         there += self.pool.waiting if self.pool is not None else []
         return there + (self.cluster.waiting if self.cluster is not None else [])
+
+    def barrier_waits(self) -> list[tuple[Fragment, Instruction, str]]:
+        """The fragments that wait at barriers of a block or a cluster, their instruction, and the barrier in words."""
+        return self.barriers.waits() + (self.cluster.waits() if self.cluster is not None else [])
 
     def deadlock(self) -> NoReturn:
         """Report lanes that wait at barriers that the other threads can never reach."""

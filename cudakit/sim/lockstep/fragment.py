@@ -54,7 +54,7 @@ class Batch:
         self.run = run
         self.geometry = geometry
         self.first_block = first_block
-        self.shared = Store(geometry.blocks, round_up(run.shared_bytes, 32), 0xFF) if run.shared_bytes else None
+        self.shared = Store(geometry.blocks, round_up(run.shared_bytes, 128), 0xFF) if run.shared_bytes else None
         self.local = Store(geometry.lanes, round_up(run.local_bytes, 32), 0xFF) if run.local_bytes else None
         self.live = geometry.lanes
         self.live_blocks = geometry.all.block_counts.copy()

@@ -14,6 +14,7 @@ from cudakit.sim.lockstep.loop_forms import form_of, loops_around
 from cudakit.sim.lockstep.program import BasicBlock
 from cudakit.sim.lockstep.queue import FragmentQueue
 from cudakit.sim.lockstep.stuck import report_stuck
+from cudakit.sim.ptx.ir import Instruction
 
 # backward jumps before a fragment yields in a loop that waits for other lanes
 _TIRED_SPIN = 4
@@ -31,7 +32,8 @@ _RAISE = 'if the kernel only takes long, raise the limit: cudakit.Device("sim", 
 
 
 class LoopWatch:
-    """The backward jumps of a batch. ``at_barriers`` returns the fragments that wait at barriers; ``remaining`` is the
+    """The backward jumps of a batch. ``at_barriers`` returns the fragments that wait at barriers, ``barrier_waits``
+    those at barriers of a block or a cluster, with their instruction and the barrier in words; ``remaining`` is the
     number of blocks that have not started; ``most`` the jumps before a fragment yields in a loop that does not wait."""
 
     def __init__(
@@ -39,12 +41,13 @@ class LoopWatch:
         batch: Batch,
         queue: FragmentQueue,
         at_barriers: Callable[[], list[Fragment]],
+        barrier_waits: Callable[[], list[tuple[Fragment, Instruction, str]]],
         remaining: int,
         most: int,
     ) -> None:
         self.batch = batch
         self.queue = queue
-        self.at_barriers = at_barriers
+        self.at_barriers, self.barrier_waits = at_barriers, barrier_waits
         self.remaining = remaining
         self.most = most
         config = batch.run.config
@@ -184,7 +187,7 @@ class LoopWatch:
     def _hang(self, f: Fragment, block: BasicBlock, how: str) -> NoReturn:
         waits = self.batch.asynchrony.stuck()
         if waits:
-            report_stuck(f, waits)
+            report_stuck(f, waits, self.barrier_waits())
         notes = [
             "the compiler may move a plain load or store out of the loop: a flag that other threads change must be "
             "volatile or atomic"

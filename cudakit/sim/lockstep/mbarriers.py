@@ -75,7 +75,7 @@ class Mbarrier:
         """The object as it is in shared memory."""
         return (
             _LIVE
-            | (self.phase & 1) << _PARITY_SHIFT
+            | (self.phase & 3) << _PARITY_SHIFT
             | (self.tx + MOST + 1) << _TX_SHIFT
             | self.expected << _EXPECTED_SHIFT
             | self.pending
@@ -102,9 +102,9 @@ def pending_count(states: Array) -> Array:
     return found
 
 
-def parities(states: Array) -> Array:
-    """The parity of the phase in the states that arrivals returned, int64."""
-    found: Array = (states >> np.uint64(_PARITY_SHIFT) & np.uint64(1)).astype(np.int64)
+def phases_of(states: Array) -> Array:
+    """The phase, modulo 4, in the states that arrivals returned, int64."""
+    found: Array = (states >> np.uint64(_PARITY_SHIFT) & np.uint64(3)).astype(np.int64)
     return found
 
 
@@ -153,7 +153,7 @@ class Mbarriers:
             del self.at[position]
             self._view()[position // BYTES] = ~np.uint64(0)
             if self.batch.guard is not None:
-                self.batch.guard.mbarrier_invalid(barrier)
+                self.batch.guard.mbarrier_invalid(f, site, barrier, int(lanes.lanes[number]))
         self.batch.progress += 1
 
     def within(self, start: int, size: int) -> Mbarrier:
@@ -321,8 +321,11 @@ class Mbarriers:
             notes=["expect the bytes of each copy when it starts, and wait for the phase before the next copies"],
         )
 
-    def raise_pending(self, barrier: Mbarrier) -> None:
+    def raise_pending(self, f: Fragment, site: Site, lanes: LaneSet, number: int, barrier: Mbarrier) -> None:
         """Wait for one more arrival in the current phase."""
+        if barrier.pending == MOST:
+            detail = f"one more than the {MOST} pending arrivals of {barrier.named()}, the most that it counts"
+            self._fail(f, site, lanes, number, "mbarrier count", detail, notes=["use the form with .noinc"])
         barrier.pending += 1
         self._store(barrier)
 

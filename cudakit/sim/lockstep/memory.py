@@ -41,7 +41,7 @@ RESERVED_BYTES = 1024
 POISON = 0xFF
 _POISON_LIMIT = 1 << 30
 _FREED_KEPT = 8192
-_GRANULE = 32
+_GRANULE = 128
 
 
 class MemoryFault(Exception):
@@ -96,8 +96,8 @@ class Allocation:
         self.address = address
         self.size = size
         self.end = address + size
-        # the store starts at `base` (at most 31 bytes before `address`) and is a multiple of 32 bytes long, so that it
-        # can be viewed as any element type, with index (address - base) / itemsize
+        # the store starts at `base` (at most 127 bytes before `address`) and is a multiple of 128 bytes long, so that
+        # it can be viewed as any element type or as rows of 128 bytes, with index (address - base) / itemsize
         self.base = base
         self.store = store
         self.data: Bytes = store[address - base : address - base + size]

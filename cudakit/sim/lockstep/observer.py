@@ -66,7 +66,7 @@ class AccessObserver(Protocol):
     def depart(self, lanes: LaneSet, number: int) -> None:
         """Lanes that waited at the barrier continue."""
 
-    def proxy_fence(self, f: Any) -> None:
+    def proxy_fence(self, f: Any, *, in_shared: bool, in_global: bool) -> None:
         """fence.proxy.async: earlier accesses of these lanes are ordered before later asynchronous copies."""
 
     def mbarrier_fence(self, f: Any) -> None:
@@ -75,8 +75,8 @@ class AccessObserver(Protocol):
     def mbarrier_init(self, f: Any, barrier: Any) -> None:
         """An mbarrier has been initialised."""
 
-    def mbarrier_invalid(self, barrier: Any) -> None:
-        """An mbarrier has ended: its memory may be used for something else."""
+    def mbarrier_invalid(self, f: Any, site: Any, barrier: Any, lane: int) -> None:
+        """A lane of the batch has ended an mbarrier: its memory may be used for something else."""
 
     def mbarrier_used(self, f: Any, site: Any, barrier: Any, lanes: LaneSet) -> None:
         """Lanes are about to use an mbarrier."""
@@ -87,10 +87,10 @@ class AccessObserver(Protocol):
     def mbarrier_complete(self, barrier: Any) -> None:
         """The phase of an mbarrier is complete; its number has gone up already."""
 
-    def mbarrier_wait(self, barrier: Any, lanes: LaneSet) -> None:
+    def mbarrier_wait(self, site: Any, barrier: Any, lanes: LaneSet) -> None:
         """Lanes have waited for the last complete phase of an mbarrier."""
 
-    def mbarrier_known(self, barrier: Any, lane: int) -> bool:
+    def mbarrier_known(self, barrier: Any, lane: int, *, last: bool) -> bool:
         """Whether the end of an mbarrier's last phase is sure to happen before now for a lane of the batch."""
 
     def writer_of(self, position: int) -> tuple[Any, ...]:

@@ -55,7 +55,7 @@ class PhaseWait:
             for warp in some.warps.tolist():
                 barrier.waited[warp] = barrier.phase - 1
             if guard is not None:
-                guard.mbarrier_wait(barrier, some)
+                guard.mbarrier_wait(self.site, barrier, some)
 
     def some(self, choice: Choice) -> PhaseWait:
         _, lanes = self.lanes.at(choice)
@@ -76,7 +76,11 @@ class PhaseWait:
                 meant = self._meant(barrier, int(self.lanes.warp[position]), int(self.parity[position]))
                 if meant is None or barrier.phase - meant < 2:
                     continue
-                if guard.mbarrier_known(barrier, int(self.lanes.lanes[position])):
+                lane, newest = int(self.lanes.lanes[position]), (barrier.phase - 1) & 1
+                # a warp that knows of the phase before the last one may mean the last one
+                if guard.mbarrier_known(barrier, lane, last=True) or (
+                    int(self.parity[position]) == newest and guard.mbarrier_known(barrier, lane, last=False)
+                ):
                     continue
                 own = int(np.searchsorted(self.f.lanes.lanes, self.lanes.lanes[position]))
                 self.f.fail(

@@ -10,7 +10,7 @@ import functools
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,8 @@ _PLAIN_BYTES = 16
 _INVERTED = bytes(range(255, -1, -1))
 _CHECKSUM = struct.Struct("<I")
 _MOST = 5  # dimensions
+# dimensions, strides, box and element strides: how many there are at most, and what those beyond the rank are
+_ROWS = ((_MOST, 1), (_MOST - 1, 0), (_MOST, 1), (_MOST, 1))
 
 
 class ElementType(NamedTuple):
@@ -81,7 +83,8 @@ class BoxPlaces(NamedTuple):
 @dataclass(frozen=True)
 class TensorMap:
     """The fields of a tensor map, with the numbers of cuTensorMapEncodeTiled. ``strides`` are those of dimensions 1 and
-    up, in bytes. A map may break the rules, since tensormap.replace changes one field at a time."""
+    up, in bytes. A map may break the rules, since tensormap.replace changes one field at a time. ``beyond``: the ends
+    of ``rows``, which are beyond the rank, if tensormap.replace has changed them: a higher rank makes them count."""
 
     data_type: int
     address: int
@@ -93,6 +96,7 @@ class TensorMap:
     swizzle: int = 0
     promotion: int = 0
     fill: int = 0
+    beyond: tuple[tuple[int, ...], ...] = field(default=(), kw_only=True)
 
     @property
     def rank(self) -> int:
@@ -152,17 +156,36 @@ class TensorMap:
         words += ["NaN fill"] if self.fill else []
         return f"{', '.join(words)} at {self.address:#x}"
 
+    # ---- all dimensions ----
+
+    def rows(self) -> list[list[int]]:
+        """Dimensions, strides, box and element strides, also beyond the rank. Raises ValueError for too high a rank."""
+        if self.rank > _MOST:
+            raise ValueError(f"a tensor map has at most {_MOST} dimensions, got {self.rank}")
+        rows = (self.dims, self.strides, self.box, self.element_strides)
+        ends = self.beyond or tuple(
+            (value,) * (most - len(row)) for row, (most, value) in zip(rows, _ROWS, strict=True)
+        )
+        return [[*row, *end] for row, end in zip(rows, ends, strict=True)]
+
+    def with_rows(self, rows: list[list[int]], rank: int) -> TensorMap:
+        """A map of a rank with other ``rows``."""
+        counts = (rank, rank - 1, rank, rank)
+        dims, strides, box, steps = (tuple(row[:count]) for row, count in zip(rows, counts, strict=True))
+        beyond = tuple(tuple(row[count:]) for row, count in zip(rows, counts, strict=True))
+        if all(value == usual for end, (_, usual) in zip(beyond, _ROWS, strict=True) for value in end):
+            beyond = ()
+        return replace(self, dims=dims, strides=strides, box=box, element_strides=steps, beyond=beyond)
+
     # ---- bytes ----
 
     def encode(self) -> bytes:
         """The map's 128 bytes. Raises ValueError for a field that has no place in them."""
-        high = sum(1 << place for place, size in enumerate(self.dims) if size == 1 << 32)
+        rows = self.rows()
+        high = sum(1 << place for place, size in enumerate(rows[0]) if size == 1 << 32)
         modes = (self.interleave, self.swizzle, self.promotion, self.fill)
-        dims = [0 if size == 1 << 32 else size for size in self.dims]
-        rows = ((dims, _MOST), (self.strides, _MOST - 1), (self.box, _MOST), (self.element_strides, _MOST))
-        if any(len(row) > most for row, most in rows):
-            raise ValueError(f"a tensor map has at most {_MOST} dimensions, got {self.rank}")
-        padded = [number for row, most in rows for number in (*row, *(0,) * (most - len(row)))]
+        rows[0] = [0 if size == 1 << 32 else size for size in rows[0]]
+        padded = [number for row in rows for number in row]
         try:
             fields = _FIELDS.pack(_MAGIC, _VERSION, self.data_type, self.rank, high, self.address, *modes, *padded)
         except struct.error as error:
@@ -191,11 +214,12 @@ def _decoded(data: bytes) -> TensorMap:
         raise InvalidTensorMap(
             f"the {SIZE} bytes were a tensor map, but were changed by something else than tensormap.replace"
         )
-    data_type, rank, high, address, interleave, swizzle, promotion, fill, *rows = numbers
-    dims = tuple(1 << 32 if high >> place & 1 else size for place, size in enumerate(rows[:rank]))
-    strides, box = tuple(rows[_MOST : _MOST + rank - 1]), tuple(rows[2 * _MOST - 1 :][:rank])
-    steps = tuple(rows[3 * _MOST - 1 :][:rank])
-    return TensorMap(data_type, address, dims, strides, box, steps, interleave, swizzle, promotion, fill)
+    data_type, rank, high, address, interleave, swizzle, promotion, fill, *values = numbers
+    rest = iter(values)
+    rows = [[next(rest) for _ in range(most)] for most, _ in _ROWS]
+    rows[0] = [1 << 32 if high >> place & 1 else size for place, size in enumerate(rows[0])]
+    bare = TensorMap(data_type, address, (), (), (), (), interleave, swizzle, promotion, fill)
+    return bare.with_rows(rows, rank)
 
 
 # ---- places ----

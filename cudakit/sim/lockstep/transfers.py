@@ -9,7 +9,7 @@ early shows in the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class Transfer:
         "inside",
         "lane",
         "lanes",
+        "phase",
         "site",
         "source",
         "taken",
@@ -99,6 +100,8 @@ class Transfer:
         self.arrange: Callable[[Array], Array] | None = None
         self.combine: Combine | None = None
         self.barrier: Mbarrier | None = None
+        # the barrier's phase at the issue, in which the bytes count
+        self.phase = 0
         self.bytes = 0
         self.group = -1
         self.taken = False
@@ -112,6 +115,8 @@ class Transfer:
         """Check the transfer, and note that it is in flight."""
         batch = self.f.batch
         guard = batch.guard
+        if self.barrier is not None:
+            self.phase = self.barrier.phase
         if guard is not None:
             guard.transfer_issued(self)
         batch.asynchrony.add(self)
@@ -130,14 +135,18 @@ class Transfer:
                 self.data[self.inside] = found
             if self.arrange is not None:
                 self.data = self.arrange(self.data)
-        guard = self.f.batch.guard
-        if guard is not None:
-            guard.transfer_taken(self)
+        batch = self.f.batch
+        if self.group >= 0:
+            batch.asynchrony.groups.taken.append(self)
+        elif batch.guard is not None:
+            batch.guard.transfer_taken(self)
 
     def land(self) -> None:
         """Write the destination and complete."""
         self.take()
         batch = self.f.batch
+        if self.barrier is not None and self.barrier.phase != self.phase:
+            self._late(self.barrier)
         target = self.destination
         if target is not None and self.data is not None:
             if batch.guard is not None:
@@ -149,6 +158,20 @@ class Transfer:
         batch.progress += 1
         if self.barrier is not None:
             batch.asynchrony.mbarriers.landed(self.barrier, self.bytes, self.lane)
+
+    def _late(self, barrier: Mbarrier) -> NoReturn:
+        """Report that the phase in which the transfer started completed without its bytes."""
+        batch = self.f.batch
+        site, lane = barrier.expecting or (self.site, self.lane)
+        batch_f = self.f if barrier.expecting is None else self.f.alone(lane)
+        batch_f.fail(
+            site.instruction,
+            "mbarrier bytes differ",
+            f"{site.kind}: phase {self.phase} of {barrier.named()} was complete before {self.bytes} bytes of a "
+            f"{self.site.kind} that started in it had arrived: it expected fewer bytes than its copies have",
+            others=(batch.other(self.site, self.lane),),
+            notes=["expect exactly the bytes of the copies, of whole boxes also if they overhang the tensor"],
+        )
 
     # ---- places ----
 
@@ -205,6 +228,8 @@ class BulkGroups:
         self.batch = batch
         # how many groups each lane has committed
         self.committed = np.zeros(batch.geometry.lanes, np.int64)
+        # transfers that have read their source, but whose lane has not waited for them: for the checks, they still read
+        self.taken: list[Transfer] = []
 
     def commit(self, f: Fragment) -> None:
         self.committed[f.lanes.lanes] += 1
@@ -215,13 +240,17 @@ class BulkGroups:
         batch = self.batch
         mine = np.zeros(batch.geometry.lanes, np.bool_)
         mine[f.lanes.lanes] = True
-        due = [
-            transfer
-            for transfer in batch.asynchrony.transfers
-            if transfer.group >= 0 and mine[transfer.lane] and transfer.group < self.committed[transfer.lane] - pending
-        ]
-        for transfer in due:
+
+        def due(transfers: list[Transfer]) -> list[Transfer]:
+            most = self.committed - pending
+            return [one for one in transfers if 0 <= one.group < most[one.lane] and mine[one.lane]]
+
+        for transfer in due(batch.asynchrony.transfers):
             if reads:
                 transfer.take()
             else:
                 batch.asynchrony.land(transfer)
+        for transfer in due(self.taken):
+            self.taken.remove(transfer)
+            if batch.guard is not None:
+                batch.guard.transfer_taken(transfer)

@@ -27,7 +27,6 @@ from cudakit.sim.ptx.ir import Instruction
 IN_FLIGHT = "wgmma register used before the wait"
 NO_FENCE = "missing wgmma.fence"
 NO_COMMIT = "missing wgmma.commit_group"
-NO_GROUP = "wgmma wait without a group"
 DIVERGENT = "divergent wgmma"
 DESCRIPTOR = "invalid matrix descriptor"
 _OPERANDS = ("descriptor of A", "descriptor of B", "scale-d")
@@ -218,19 +217,12 @@ class WarpgroupChecks:
         """The fragment's warps execute wgmma.wait_group."""
         warps = f.lanes.warps
         self.waits[warps] += 1
-        never = np.flatnonzero(self.state.committed[warps] == 0)
-        if not len(never):
-            return
-        lost = np.flatnonzero(self.state.uncommitted[warps[never]])
-        position = int(f.lanes.warp_starts[never[lost[0] if len(lost) else 0]])
+        # a warp without products may wait: before a pipeline's first product, or after a loop of no steps
+        lost = np.flatnonzero((self.state.committed[warps] == 0) & (self.state.uncommitted[warps] > 0))
         if not len(lost):
-            f.fail(
-                instruction,
-                NO_GROUP,
-                "the warp has committed no group of wgmma, so that it waits for nothing",
-                position,
-            )
-        product = next(p for p in self.state.products if warps[never[lost[0]]] in p.warps)
+            return
+        position = int(f.lanes.warp_starts[lost[0]])
+        product = next(p for p in self.state.products if warps[lost[0]] in p.warps)
         f.fail(
             instruction,
             NO_COMMIT,

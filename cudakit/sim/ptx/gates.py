@@ -9,6 +9,8 @@ import functools
 import re
 
 from cudakit.sim.ptx.ir import Instruction, PtxError
+from cudakit.sim.ptx.modifiers import EVICTION_L2
+from cudakit.sim.ptx.types import bits_of
 
 _BFLOAT = ("bf16", "bf16x2")
 # opcodes ("" for all), modifiers of which the instruction has one (empty: none is needed), architecture
@@ -69,6 +71,8 @@ def check_gates(instruction: Instruction, target: str, version: tuple[int, int])
     if instruction.opcode in _SPECIFIC:
         _check_specific(instruction, target)
     architecture = architecture_of(target)
+    if architecture < 100 and instruction.opcode in ("ld", "st") and _wide_or_evicting(instruction):
+        raise _old(instruction, 100, architecture)
     if architecture >= 90 and version >= (8, 6):
         return
     found = {*instruction.modifiers}
@@ -111,6 +115,15 @@ def _counts_arrivals(instruction: Instruction) -> bool:
     """Whether it is an arrival at an mbarrier with a count, which may complete the phase."""
     arrives = instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("arrive",), ("arrive_drop",))
     return arrives and len(instruction.operands) > 2 and "noComplete" not in instruction.modifiers
+
+
+def _wide_or_evicting(instruction: Instruction) -> bool:
+    """Whether a load or store has 256 bits, or an eviction priority of L2, which only such a one may have."""
+    modifiers = instruction.modifiers
+    if "async" in modifiers:
+        return False
+    length = next((int(m[1:]) for m in modifiers if m in ("v2", "v4", "v8")), 1)
+    return length * bits_of(modifiers[-1] if modifiers else "") > 128 or not {*EVICTION_L2}.isdisjoint(modifiers)
 
 
 def _applies(instruction: Instruction, found: set[str], opcodes: str, modifiers: tuple[str, ...]) -> bool:
