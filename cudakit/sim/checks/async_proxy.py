@@ -222,21 +222,27 @@ class AsyncProxy:
         reductions."""
         if not self.waits:
             return None
-        rows = words.reshape(lanes.count, -1)
-        distinct = rows[:1, 0] if (rows == rows[0, 0]).all() else np.unique(rows)
+        flat, width = words.ravel(), words.size // lanes.count
+        # runs of equal words are long: one transfer has written them
+        starts = np.append(True, flat[1:] != flat[:-1]).nonzero()[0]
+        ends = np.append(starts[1:], len(flat))
+        here = flat[starts]
+        late = (here >= low) & (here < IN_FLIGHT)
+        if strong:
+            late &= here & STRONG == 0
+        events = LANES.event(here)
+        phases = {event: self.waits[event] for event in np.unique(events[late]).tolist() if event in self.waits}
+        late &= np.isin(events, list(phases))
         found = None
-        for word in distinct[(distinct >= low) & (distinct < IN_FLIGHT)].tolist():
-            waits = self.waits.get(int(LANES.event(word)))
-            if waits is None or (strong and word & STRONG):
-                continue
-            here = rows == word
-            ids = lanes.lanes[here.any(axis=1)]
+        for run in np.flatnonzero(late).tolist():
+            start, end, waits = int(starts[run]), int(ends[run]), phases[int(events[run])]
+            ids = lanes.lanes[start // width : (end - 1) // width + 1]
             if waits.ordered[ids - waits.first].all():
                 continue
             left = self._before_waits(waits, np.unique(ids))
             if len(left):
-                more = here & np.isin(lanes.lanes, left)[:, None]
-                found = more if found is None else found | more
+                found = np.zeros(len(flat), np.bool_) if found is None else found
+                found[start:end] = np.isin(np.repeat(lanes.lanes, width)[start:end], left)
         return None if found is None else found.reshape(words.shape)
 
     def _before_waits(self, waits: Waits, lanes: Array) -> Array:
