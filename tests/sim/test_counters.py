@@ -438,7 +438,8 @@ def test_a_box_counts_as_a_whole_and_what_is_outside_of_the_tensor_is_clipped(ho
 
 
 def test_a_wait_of_a_fresh_barrier_is_ready_and_one_for_a_copy_is_not(hopper):
-    """A copy completes as late as the rules allow; the first try_wait of an instruction that has to wait gives up: here two."""
+    """A copy completes as late as the rules allow. The first try_wait of an instruction that has to wait gives up, here
+    of two."""
     counters, *_ = _boxes(hopper, (16, 64), 16, 64)
     wait = at(counters, "mbarrier.try_wait", HOPPER)
     assert (wait.mbarrier_waits, wait.mbarrier_waits_ready) == (7, 1)

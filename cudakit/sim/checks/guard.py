@@ -25,6 +25,7 @@ from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
 from cudakit.sim.checks.map_changes import MapChecks
+from cudakit.sim.checks.mbarrier_order import by_fence
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.predecessors import PredecessorWaits
 from cudakit.sim.checks.reach import Reach
@@ -79,10 +80,10 @@ class Guard:
         self.fences = BlockFences(self.order)
         # fences whose scope is at least the cluster
         self.cluster_fences = BlockFences(self.order) if run.cluster_size > 1 else None
-        # clusters in which an arrival at the current barrier publishes accesses, and those in which one does not
+        # clusters in which an arrival at the current barrier publishes accesses, and those in which one is relaxed
         self.published, self.relaxed = np.zeros((2, batch.geometry.blocks // run.cluster_size), np.bool_)
-        # the lanes whose arrivals at the current barrier publish accesses
-        self.publishing: list[LaneSet] = []
+        # the lanes whose arrivals at the current barrier publish accesses, up to an event (0: up to the barrier)
+        self.publishing: list[tuple[LaneSet, int]] = []
         self.shared: SharedChecks | None = None
         if batch.shared is not None:
             self.shared = SharedChecks(
@@ -436,17 +437,21 @@ class Guard:
             self.shared.passed(blocks is None)
 
     def cluster_arrive(self, lanes: LaneSet, relaxed: bool) -> None:
-        """Note that lanes arrive at the barrier of their cluster. A relaxed arrival publishes the lanes' accesses only
-        after a fence since the last barrier."""
+        """Note that lanes arrive at the barrier of their cluster. Relaxed arrivals publish the lanes' accesses before
+        their last fence, if that is since the last barrier."""
         size, fences = self.batch.run.cluster_size, self.cluster_fences
-        if relaxed:
-            fenced = np.zeros(lanes.count, np.bool_)
-            if fences is not None and self.order.cluster_met is not None:
-                fenced = fences.event[lanes.lanes] > self.order.cluster_met[lanes.block // size]
-            self.relaxed[lanes.block[~fenced] // size] = True
-            lanes = lanes.subset(fenced)[1]
-        self.published[lanes.block // size] = True
-        self.publishing.append(lanes)
+        if not relaxed:
+            self.published[lanes.block // size] = True
+            self.publishing.append((lanes, 0))
+            return
+        self.relaxed[lanes.block // size] = True
+        if fences is None or self.order.cluster_met is None:
+            return
+        fenced = fences.event[lanes.lanes]
+        fenced = np.where(fenced > self.order.cluster_met[lanes.block // size], fenced, 0)
+        for event, some in by_fence(lanes, fenced):
+            self.published[some.block // size] = True
+            self.publishing.append((some, event))
 
     def cluster_barrier(self, clusters: Array) -> None:
         """Record that all threads of the clusters in a mask have arrived at their barrier. It orders the accesses of
@@ -459,8 +464,8 @@ class Guard:
         met = partly | clusters
         self.published &= ~met
         self.relaxed &= ~met
-        left = [lanes.subset(~met[lanes.block // size])[1] for lanes in self.publishing] if not met.all() else []
-        self.publishing = [lanes for lanes in left if lanes.count]
+        left = [] if met.all() else [(lanes.subset(~met[lanes.block // size])[1], at) for lanes, at in self.publishing]
+        self.publishing = [(lanes, at) for lanes, at in left if lanes.count]
         if not clusters.any():
             return
         self.order.passed_cluster(clusters, event)
@@ -475,9 +480,9 @@ class Guard:
     def _meet_partly(self, cluster: int, event: int) -> None:
         """Record a barrier of a cluster at which only some lanes publish their accesses."""
         threads = self.batch.run.cluster_size * self.order.threads
-        mine = [lanes.subset(lanes.lanes // threads == cluster)[1] for lanes in self.publishing]
+        mine = [(lanes.subset(lanes.lanes // threads == cluster)[1], at or event) for lanes, at in self.publishing]
         everyone = LaneSet(self.batch.geometry, np.arange(cluster * threads, (cluster + 1) * threads), threads)
-        self.proxy.mbarriers.meet([lanes for lanes in mine if lanes.count], everyone, event)
+        self.proxy.mbarriers.meet([(lanes, at) for lanes, at in mine if lanes.count], everyone, event)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""

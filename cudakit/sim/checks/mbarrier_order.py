@@ -19,6 +19,12 @@ from cudakit.sim.lockstep.mbarriers import Mbarrier
 _FIRST_PLACE = -(1 << 50)
 
 
+def by_fence(lanes: LaneSet, fences: Array) -> Iterator[tuple[int, LaneSet]]:
+    """The lanes of each fence, with its event. ``fences``: the event of each lane's last fence; 0: none."""
+    for event in np.unique(fences[fences > 0]).tolist():
+        yield event, lanes.subset(fences == event)[1]
+
+
 class Waits:
     """The waits for one phase of a barrier: lanes, and the event. ``later``: those for the next phase. ``ordered`` is a
     mask of the lanes of the cluster, from ``first`` on, that are known to come after one of them."""
@@ -90,10 +96,9 @@ class MbarrierOrder:
 
     def arrive(self, barrier: Mbarrier, lanes: LaneSet, event: int, *, relaxed: bool) -> None:
         """Note arrivals: they publish what these lanes' warps have done and know, ``relaxed`` ones before a fence."""
-        if relaxed:
-            event = int(self.fenced[lanes.lanes].min())
-        if event:
-            self._arrive(self._phases(barrier), lanes, event)
+        phases = self._phases(barrier)
+        for before, some in by_fence(lanes, self.fenced[lanes.lanes]) if relaxed else ((event, lanes),):
+            self._arrive(phases, some, before)
 
     def _arrive(self, phases: _Phases, lanes: LaneSet, event: int) -> None:
         order, warps = self.guard.order, lanes.warps
@@ -106,11 +111,12 @@ class MbarrierOrder:
         if self.several:
             self._tell_grid(lanes, phases.place, event, releases=True)
 
-    def meet(self, arrivals: list[LaneSet], lanes: LaneSet, event: int) -> None:
-        """Note that lanes have met at a barrier of their cluster at which only these arrivals publish accesses."""
+    def meet(self, arrivals: list[tuple[LaneSet, int]], lanes: LaneSet, event: int) -> None:
+        """Note that lanes have met at a barrier of their cluster at which only these arrivals publish accesses, up to
+        an event each."""
         phases = _Phases(self.guard.order.columns, self._place(), Waits(0, 0))
-        for arrived in arrivals:
-            self._arrive(phases, arrived, event)
+        for arrived, before in arrivals:
+            self._arrive(phases, arrived, before)
         self._acquire(lanes, phases.now, phases.place, phases.whole[0], event)
 
     def publish(self, barrier: Mbarrier, lane: int, event: int) -> Waits:
