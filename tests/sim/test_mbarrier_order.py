@@ -1,5 +1,5 @@
-"""What mbarriers order, and what they do not: phases that other barriers or flags order too, relaxed operations, bytes
-that nobody expects, waits for another barrier or phase, the memory of an mbarrier, and reports of hangs."""
+"""The order by mbarriers and its limits: phases that other barriers or flags order too, relaxed operations, bytes that
+no arrival expects, waits for another barrier or phase, the memory of an mbarrier, and reports of hangs."""
 
 from __future__ import annotations
 
