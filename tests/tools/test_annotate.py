@@ -242,7 +242,7 @@ def test_the_page_has_the_copies_waits_and_products_of_hopper(capsys, mine):
     assert (line["bulk_requests"], line["bulk_load_bytes"], line["bulk_clipped_bytes"]) == (2, 2048, 768)
     assert (cells["bulk bytes"], bad & {"bulk bytes"}) == ("2,048, 38 % outside", set())
     line, cells, _ = with_counter("mbarrier_waits")
-    assert cells["waits ready"] == "0 of 2"
+    assert cells["waits ready"] == "0 of 4"
     line, cells, _ = with_counter("multiply_adds_bf16")
     assert line["multiply_adds_bf16"] == found["counters"]["multiply_adds_bf16"] == 2 * 16 * 8 * 16
     assert cells["multiply-adds"] == "bf16 4,096"
@@ -250,7 +250,7 @@ def test_the_page_has_the_copies_waits_and_products_of_hopper(capsys, mine):
         ("bulk copies (threads)", "2"),
         ("bulk bytes", "2,048 loaded"),
         ("bulk bytes outside of the tensor", "768, 38 %"),
-        ("mbarrier waits (warps)", "2, 0 found the phase complete"),
+        ("mbarrier waits (warps)", "4, 0 found the phase complete"),
         ("multiply-adds of bf16 products", "4,096"),
     ):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in text
