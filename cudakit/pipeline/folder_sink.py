@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,13 @@ from cudakit.pipeline.journal import expect_same_job, read_text, write_aside
 from cudakit.pipeline.lock import OutputLock, overlap
 from cudakit.pipeline.ranges import Range, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
+from cudakit.pipeline.shares_folder import SharesFolder
 from cudakit.pipeline.sink import Sink, SinkSpec
 from cudakit.pipeline.tiff import SUFFIXES as TIFF_SUFFIXES
 from cudakit.pipeline.tiff import page_header, tifffile_package
 
 _TOGETHER = 32  # files per group that is synced to disk
 _SYNCS = 8  # threads that sync
-
-
-_SHARES = ".pipeline-shares"  # the folder of the portions' temporary places
 
 
 class ToFolder(Sink):
@@ -60,6 +57,7 @@ class ToFolder(Sink):
         self._spec: SinkSpec | None = None
         self._there: set[str] = set()
         self._record = self.path / ".pipeline.json"
+        self._shares = SharesFolder(self._record.with_suffix(".shares"))
         self._recorded = self._wrote = False
         self._header = b""
         self._syncs: ThreadPoolExecutor | None = None
@@ -74,7 +72,7 @@ class ToFolder(Sink):
             key = hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()[:16]
             record = self.path / f".pipeline-{key}.json"
         others = self._lock.take(names, self.path)
-        self._record = record
+        self._record, self._shares = record, SharesFolder(record.with_suffix(".shares"))
         elsewhere = {f"{name}{self._suffix}" for part in others for name in part or ()}
         self._begin(spec)
         results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name, self._suffix)} - elsewhere
@@ -169,14 +167,12 @@ class ToFolder(Sink):
             raise
 
     def portion(self, attempt: str) -> Sink:
-        shares = self.path.resolve() / _SHARES
-        shares.mkdir(exist_ok=True)
-        return _FolderPortion(shares / attempt, suffix=self._suffix)
+        return _FolderPortion(self._shares.place(attempt), suffix=self._suffix)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         if self._spec is None:
             raise ValueError(f"{self.path} is not open")
-        aside = self.path / _SHARES / attempt
+        aside = self._shares.place(attempt)
         for number in range(start, stop):
             place = self._place(self._spec, number)
             (aside / place.name).replace(place)
@@ -184,7 +180,7 @@ class ToFolder(Sink):
         aside.rmdir()
 
     def discard(self, attempt: str) -> None:
-        shutil.rmtree(self.path / _SHARES / attempt, ignore_errors=True)
+        self._shares.discard(attempt)
 
     def finish(self, count: int) -> None:
         self._record.unlink(missing_ok=True)
@@ -198,7 +194,7 @@ class ToFolder(Sink):
                 self._record.unlink()
         self._recorded = False
         if self._spec is not None:  # of this run, or left by one whose process was killed
-            shutil.rmtree(self.path / _SHARES, ignore_errors=True)
+            self._shares.remove()
         self._spec = None  # its origin holds the sources
         self._lock.release()
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,11 @@ from cudakit.pipeline.parquet import SUFFIX, FromParquet, is_part, parquet_packa
 from cudakit.pipeline.parquet_columns import Columns
 from cudakit.pipeline.ranges import Range, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, explained
+from cudakit.pipeline.shares_folder import SharesFolder
 from cudakit.pipeline.sink import Sink, SinkSpec
 
 _RANGE = re.compile(r"items-(\d+)-(\d+)\.parquet")
 _DIGITS = 12  # of an item's number in a file's name, so that the order of names is that of the items
-_SHARES = ".pipeline-shares"  # the folder of the portions' temporary places
 
 
 class ParquetFolder(Sink):
@@ -39,6 +38,7 @@ class ParquetFolder(Sink):
         self.path, self._columns, self._compression = path, columns, compression
         self._lock = OutputLock(self.path / ".pipeline.lock")
         self._record = self.path / ".pipeline.json"
+        self._shares = SharesFolder(self._record.with_suffix(".shares"))
         self._spec: SinkSpec | None = None
         self.where = str(self.path)
 
@@ -108,18 +108,16 @@ class ParquetFolder(Sink):
             raise
 
     def portion(self, attempt: str) -> Sink:
-        shares = self.path.resolve() / _SHARES
-        shares.mkdir(exist_ok=True)
-        return _ParquetPortion(shares / attempt, self._columns, self._compression)
+        return _ParquetPortion(self._shares.place(attempt), self._columns, self._compression)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
-        aside = self.path / _SHARES / attempt
+        aside = self._shares.place(attempt)
         for name in sorted(os.listdir(aside)):
             (aside / name).replace(self.path / name)
         aside.rmdir()
 
     def discard(self, attempt: str) -> None:
-        shutil.rmtree(self.path / _SHARES / attempt, ignore_errors=True)
+        self._shares.discard(attempt)
 
     def finish(self, count: int) -> None:
         if not count and self._spec is not None:
@@ -129,7 +127,7 @@ class ParquetFolder(Sink):
 
     def close(self) -> None:
         if self._spec is not None:
-            shutil.rmtree(self.path / _SHARES, ignore_errors=True)
+            self._shares.remove()
             if not any(map(is_part, os.listdir(self.path))):
                 self._record.unlink(missing_ok=True)
         self._spec = None

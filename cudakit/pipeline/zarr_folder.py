@@ -14,6 +14,7 @@ from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.journal import Journal, read_text
 from cudakit.pipeline.ranges import Range, aligned, merged
 from cudakit.pipeline.refusals import ContentsRefused, FileOccupied, FileRefused, explained
+from cudakit.pipeline.shares_folder import SharesFolder
 from cudakit.pipeline.sink import Sink, SinkSpec, expect_full, expect_room, expect_same_item
 from cudakit.pipeline.zarr_arrays import GROUP, METADATA, Place, StoredArray, read_metadata, same_array
 
@@ -33,7 +34,7 @@ class ZarrFolder(JournaledSink):
         super().__init__(place.root.joinpath(*place.inner), place.next_to_store(".lock"))
         self._at, self._make = place, make
         self._part = place.next_to_store(".part") if make else self.path
-        self._shares = place.next_to_store(".shares")
+        self._shares = SharesFolder(place.next_to_store(".shares"))
         self._replaces = self._began = False
         self._array: StoredArray | None = None
         self._files: ChunkFiles | None = None
@@ -48,7 +49,7 @@ class ZarrFolder(JournaledSink):
         self._expect_groups()
         self._lock.take(None, self.path)
         self._began = True
-        shutil.rmtree(self._shares, ignore_errors=True)  # of a run that was killed
+        self._shares.remove()  # of a run that was killed
         if self._make is None:
             self._array = array = self._existing(spec)
         else:
@@ -121,19 +122,19 @@ class ZarrFolder(JournaledSink):
     def portion(self, attempt: str) -> Sink:
         if self._array is None:
             raise ValueError(f"{self.path} is not open")
-        self._shares.mkdir(exist_ok=True)
-        return ZarrPortion(self._shares / attempt, self._array)
+        return ZarrPortion(self._shares.place(attempt), self._array)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         if self._array is None or self._files is None or self._journal is None:
             return  # an earlier run finished all items
+        place = self._shares.place(attempt)
         for key in self._array.keys(start, stop):
-            self._files.move(self._shares / attempt / key, key)
-        shutil.rmtree(self._shares / attempt)
+            self._files.move(place / key, key)
+        self._shares.discard(attempt)
         self._journal.add(start, stop)
 
     def discard(self, attempt: str) -> None:
-        shutil.rmtree(self._shares / attempt, ignore_errors=True)
+        self._shares.discard(attempt)
 
     def finish(self, count: int) -> None:
         if self._array is None or self._journal is None:
@@ -169,7 +170,7 @@ class ZarrFolder(JournaledSink):
 
     def close(self) -> None:
         if self._began:
-            shutil.rmtree(self._shares, ignore_errors=True)
+            self._shares.remove()
         nothing = self._journal is not None and not self._journal.added and not self._whole
         super().close()
         if nothing and self._make is not None:
