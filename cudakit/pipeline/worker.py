@@ -26,7 +26,7 @@ from cudakit.pipeline.engine import Execution
 from cudakit.pipeline.files import HostArray
 from cudakit.pipeline.layout import plan
 from cudakit.pipeline.origin import RunOrigin
-from cudakit.pipeline.ranges import left
+from cudakit.pipeline.ranges import Range, left
 from cudakit.pipeline.refusals import ContentsRefused
 from cudakit.pipeline.report import PipelineError, PipelineReport
 from cudakit.pipeline.request import Options, RunRequest
@@ -144,8 +144,8 @@ class _Routed(Sink):
         self._feed, self._place, self.unit = feed, place, unit
 
     def write(self, start: int, stop: int, items: HostArray) -> None:
-        part = self._feed.part_of(start)
-        if part is None or part.error is not None:
+        part = self._feed.take_part(self._place, (start, stop))
+        if part.dropped or part.error is not None:
             return
         try:
             part.portions[self._place].write(start, stop, items)
@@ -157,10 +157,10 @@ class _Routed(Sink):
 class Feed:
     """The chunks of a session, as `Tickets`: those of one share after the other, until it is closed.
 
-    count, skipped: as of Tickets; the number of items is unknown until the end.
+    count, skipped: as of Tickets; the number of items is unknown until the end. places: number of sinks.
     """
 
-    def __init__(self, periods: Sequence[int]) -> None:
+    def __init__(self, periods: Sequence[int], places: int) -> None:
         self.count: int | None = None
         self.skipped = 0
         self.chunk = 1  # set after the layout
@@ -168,6 +168,9 @@ class Feed:
         self.changed = threading.Condition()
         self._periods = periods
         self._parts: deque[_Part] = deque()
+        # Per sink: the shares of the chunks that were handed out and not yet written. A share that was dropped and one
+        # that came later may have the same items, so an item alone does not name its share.
+        self._handed: list[dict[Range, deque[_Part]]] = [{} for _ in range(places)]
         self._closed = False
         self._coming = 0  # shares whose portions are being opened
         self._used = time.monotonic()
@@ -206,9 +209,14 @@ class Feed:
             self._closed = True
             self.changed.notify_all()
 
-    def part_of(self, item: int) -> _Part | None:
+    def take_part(self, place: int, chunk: Range) -> _Part:
+        """Return the share of a chunk that is about to be written to a sink."""
         with self.changed:
-            return next((part for part in self._parts if part.start <= item < part.stop), None)
+            parts = self._handed[place][chunk]
+            part = parts.popleft()
+            if not parts:
+                del self._handed[place][chunk]
+            return part
 
     def written(self, part: _Part, place: int, items: int) -> None:
         with self.changed:
@@ -221,6 +229,9 @@ class Feed:
             for start, stop in left([(0, part.start)], part.stop, self.chunk, self._periods):
                 if part.dropped:
                     break
+                with self.changed:
+                    for handed in self._handed:
+                        handed.setdefault((start, stop), deque()).append(part)
                 yield Ticket(index, start, stop)
                 index += 1
             part.given = part.stop
@@ -249,7 +260,7 @@ class Session:
         self.job = job
         expect_same_sources(job)
         on = [_device(spec) for spec in devices.specs or ("auto",)]
-        self.feed = Feed([source.period for source in job.sources if source.period])
+        self.feed = Feed([source.period for source in job.sources if source.period], len(job.outputs))
         sinks = [_Routed(self.feed, place, job.unit) for place in range(len(job.outputs))]
         options = replace(job.options, progress=lambda progress: tell(progress.items), resume=False, overwrite=False)
         request = RunRequest(job.function, job.sources, sinks, job.inputs, job.outputs, job.even, on, options)
