@@ -212,9 +212,18 @@ class AsyncProxy:
             if undefined is not None:
                 undefined[partly] = 0
         if transfer.barrier is not None:
-            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, event)
+            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event)
             if event in self.landed:
                 self.waits[event] = waits
+
+    def issues(self, events: Array) -> Array:
+        """The events, with the issue of each transfer that has written in place of the event at which it did: what its
+        thread does later is not ordered by a wait for the transfer."""
+        if not self.waits:
+            return events
+        kinds, which = np.unique(events, return_inverse=True)
+        found: Array = np.array([self.landed[e].event if e in self.waits else e for e in kinds.tolist()])[which]
+        return found
 
     def unwaited(self, words: Array, low: int, lanes: LaneSet, strong: bool) -> Array | None:
         """A mask of the words of transfers whose phase no thread has waited for that the lanes are, or come after; None

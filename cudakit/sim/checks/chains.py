@@ -95,7 +95,7 @@ class Chains:
         if found is None:
             found = mine[place] = ([], [])
         numbers, events = found
-        if events and events[-1] == published:
+        if events and events[-1] >= published:
             # publishes nothing new; a reader of the later release also sees the earlier
             return
         self._count[place] = number + 1

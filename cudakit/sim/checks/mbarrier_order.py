@@ -120,8 +120,8 @@ class MbarrierOrder:
         self._acquire(lanes, phases.now, phases.place, phases.whole[0], event)
 
     def publish(self, barrier: Mbarrier, lane: int, event: int) -> Waits:
-        """Note that a copy by a lane has arrived at an event; it is ordered before the end of the current phase.
-        Returns the waits for that phase."""
+        """Note that a copy which a lane started at an event has arrived: what the lane did before it is ordered before
+        the end of the current phase. Returns the waits for that phase."""
         geometry, order = self.guard.batch.geometry, self.guard.order
         phases = self._phases(barrier)
         inner = int(geometry.warp[lane]) % order.columns

@@ -195,7 +195,8 @@ class GridChains:
                     fences.pending.setdefault(one, {})[thread, place] = (seen, event)
             if writes and may:
                 if release:
-                    common, warp, own = int(order.floor[one]), int(order.synced[lane]), event
+                    # a copy that arrives at an mbarrier publishes what happened before its start
+                    common, warp, own = min(int(order.floor[one]), event), min(int(order.synced[lane]), event), event
                 else:
                     common, warp, own = int(fences.floor[lane]), int(fences.synced[lane]), int(fences.event[lane])
                 # a fence of the block that a barrier orders before this write publishes too

@@ -379,7 +379,10 @@ class SharedChecks:
         cells = np.nonzero(wrong & ~moving)
         if len(cells[0]):
             found = words[cells]
-            ordered = self._ordered(lanes.lanes[cells[0]], LANES.owner(found), LANES.event(found), were_reads)
+            since = LANES.event(found)
+            if self.proxy is not None and not were_reads:
+                since = self.proxy.issues(since)
+            ordered = self._ordered(lanes.lanes[cells[0]], LANES.owner(found), since, were_reads)
             wrong[tuple(axis[ordered] for axis in cells)] = False
         return wrong if np.count_nonzero(wrong) else None
 

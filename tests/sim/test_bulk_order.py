@@ -1,0 +1,199 @@
+"""What bulk copies order: a wait for a copy orders what happened before the copy started, and a bulk store is complete
+once its own thread has waited for all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+from simdevice import CheckedDevice
+from test_bulk_edges import reported
+
+SOURCE = r"""
+#include "hopper.cuh"
+__device__ __forceinline__ void start(uint64* barrier) {
+    if (threadIdx.x == 0) { barrier_init(barrier, 1); fence_barrier_init(); }
+}
+
+__device__ __forceinline__ int load(const int* shared) {
+    int value;
+    asm volatile("ld.shared.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(shared)) : "memory");
+    return value;
+}
+
+// ---- accesses by the thread that starts a copy ----
+// `when` it stores or reads: before the copy; after it; after it, and a barrier of the block follows
+enum { BEFORE, AFTER, SYNCED };
+__global__ void scaled_by_block(const int* x, int* y, int when) {
+    __shared__ alignas(16) int tile[96];
+    __shared__ int factor;
+    __shared__ uint64 full;
+    start(&full);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (when == BEFORE) factor = x[0] + 2;
+        barrier_arrive_expect(&full, 384);
+        bulk_load(tile, x, 384, &full);
+        if (when != BEFORE) factor = x[0] + 2;
+    }
+    if (when == SYNCED) __syncthreads();
+    barrier_wait(&full, 0);
+    // the other lanes of the first warp read it too, or only the other warps
+    if (threadIdx.x == 0 || threadIdx.x >= 32) y[threadIdx.x] = tile[threadIdx.x] * factor;  // factor
+}
+__global__ void scaled_in_warp(const int* x, int* y, int when) {
+    __shared__ alignas(16) int tile[32];
+    __shared__ int factor;
+    __shared__ uint64 full;
+    start(&full);
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        if (when == BEFORE) factor = x[0] + 2;
+        barrier_arrive_expect(&full, 128);
+        bulk_load(tile, x, 128, &full);
+        if (when != BEFORE) factor = x[0] + 2;
+    }
+    if (when == SYNCED) __syncwarp();
+    barrier_wait(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x] * factor;  // warp's factor
+}
+__global__ void scaled_by_global(const int* x, int* y, int* factor, int when) {
+    __shared__ alignas(16) int tile[64];
+    __shared__ uint64 full;
+    start(&full);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (when == BEFORE) *factor = x[0] + 2;
+        barrier_arrive_expect(&full, 256);
+        bulk_load(tile, x, 256, &full);
+        if (when != BEFORE) *factor = x[0] + 2;
+    }
+    if (when == SYNCED) __syncthreads();
+    barrier_wait(&full, 0);
+    if (threadIdx.x >= 32) y[threadIdx.x] = tile[threadIdx.x] * *factor;  // global factor
+}
+// thread 32 overwrites what thread 0 reads
+__global__ void reused(const int* x, int* y, int when) {
+    __shared__ alignas(16) int tile[64];
+    __shared__ int old;
+    __shared__ uint64 full;
+    start(&full);
+    if (threadIdx.x == 0) old = x[4];
+    __syncthreads();
+    int seen = 0;
+    if (threadIdx.x == 0) {
+        if (when == BEFORE) seen = load(&old);
+        barrier_arrive_expect(&full, 256);
+        bulk_load(tile, x, 256, &full);
+        if (when != BEFORE) seen = load(&old);
+    }
+    if (when == SYNCED) __syncthreads();
+    barrier_wait(&full, 0);
+    if (threadIdx.x == 32) old = seen + 7;  // reuses
+    y[threadIdx.x] = tile[threadIdx.x] + seen;
+}
+// block 0 loads into both blocks of the cluster, and stores a factor to both; each block's own thread arrives
+__global__ void __cluster_dims__(2) scaled_in_cluster(const int* x, int* y, int when) {
+    __shared__ alignas(16) int tile[64];
+    __shared__ int factor;
+    __shared__ uint64 full;
+    start(&full);
+    cluster_sync();
+    if (threadIdx.x == 0) barrier_arrive_expect(&full, 256);
+    for (int step = 0; step < 2; ++step)
+        if (cluster_rank() == 0 && threadIdx.x == 0) {
+            if (step == (when == BEFORE))
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                             "[%0], [%1], 256, [%2], %3;"
+                             :: "r"(shared_address(tile)), "l"(x), "r"(shared_address(&full)), "h"((unsigned short)3)
+                             : "memory");
+            else
+                for (int rank = 0; rank < 2; ++rank)
+                    asm volatile("{.reg .b32 to; mapa.shared::cluster.u32 to, %0, %1; st.shared::cluster.u32 [to], 3;}"
+                                 :: "r"(shared_address(&factor)), "r"(rank) : "memory");
+        }
+    if (when == SYNCED) cluster_sync();
+    barrier_wait(&full, 0);
+    if (cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x] * factor;  // cluster's factor
+    cluster_sync();
+}
+// a ring of two tiles whose slots the consumers free by an mbarrier: no access of the producer is late
+__global__ void ring(const int* x, int* y, int tiles) {
+    __shared__ alignas(16) int tile[2][64];
+    __shared__ int factor[2];
+    __shared__ uint64 full[2], empty[2];
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) { barrier_init(&full[i], 1); barrier_init(&empty[i], 64); }
+        fence_barrier_init();
+    }
+    __syncthreads();
+    if (threadIdx.x == 64) {
+        for (int i = 0; i < tiles; ++i) {
+            const int slot = i % 2;
+            if (i >= 2) barrier_wait(&empty[slot], i / 2 - 1 & 1);
+            factor[slot] = i + 1;
+            barrier_arrive_expect(&full[slot], 256);
+            bulk_load(tile[slot], x + 64 * i, 256, &full[slot]);
+        }
+    } else if (threadIdx.x < 64) {
+        int sum = 0;
+        for (int i = 0; i < tiles; ++i) {
+            const int slot = i % 2;
+            barrier_wait(&full[slot], i / 2 & 1);
+            sum += tile[slot][threadIdx.x] * factor[slot];
+            tile[slot][threadIdx.x] = 0;  // a store into what the copy has written
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(shared_address(&empty[slot])) : "memory");
+        }
+        y[threadIdx.x] = sum;
+    }
+}
+"""
+MOMENTS = (None, 0, 1, 2)
+X = np.arange(1, 321, dtype=np.int32)
+BEFORE, AFTER, SYNCED = range(3)
+
+
+@pytest.fixture(scope="module")
+def device() -> CheckedDevice:
+    return CheckedDevice(SOURCE, options=(f"-I{ROOT / 'kernels' / 'common'}",))
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+@pytest.mark.parametrize(
+    ("kernel", "mark", "threads", "reader"),
+    [("scaled_by_block", "factor", 96, 32), ("scaled_in_warp", "warp's factor", 32, 1), ("reused", "reuses", 64, 32)],
+)
+def test_a_wait_for_a_copy_orders_what_its_thread_did_before_it(
+    device: CheckedDevice, kernel: str, mark: str, threads: int, reader: int, draw: int | None
+) -> None:
+    for when in (BEFORE, SYNCED):
+        y = np.zeros(threads, np.int32)
+        device.launch(kernel, 1, threads, X, y, when, draw=draw)
+        assert y[threads - 1] == (X[threads - 1] if kernel == "reused" else 3 * X[threads - 1])
+    report = reported(device, mark, kernel, 1, threads, X, np.zeros(threads, np.int32), AFTER, draw=draw)
+    assert (report.kind, report.thread) == ("shared memory race", (reader, 0, 0))
+    assert report.others[0].thread == (0, 0, 0)
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_it_orders_global_memory_and_other_blocks_alike(device: CheckedDevice, draw: int | None) -> None:
+    for when in (BEFORE, SYNCED):
+        y, factor = np.zeros(64, np.int32), np.zeros(1, np.int32)
+        device.launch("scaled_by_global", 1, 64, X, y, factor, when, draw=draw)
+        assert np.array_equal(y[32:], 3 * X[32:64])
+        device.launch("scaled_in_cluster", 2, 64, X, y, when, draw=draw)
+        assert np.array_equal(y, 3 * X[:64])
+    call: tuple[Any, ...] = ("scaled_by_global", 1, 64, X, y, factor, AFTER)
+    assert reported(device, "global factor", *call, draw=draw).kind == "global memory race"
+    report = reported(device, "cluster's factor", "scaled_in_cluster", 2, 64, X, y, AFTER, draw=draw)
+    assert (report.kind, report.block) == ("shared memory race", (1, 0, 0))
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_what_a_producer_stores_beside_its_copies_is_not_late(device: CheckedDevice, draw: int | None) -> None:
+    y = np.zeros(64, np.int32)
+    device.launch("ring", 1, 96, X, y, 5, draw=draw)
+    assert np.array_equal(y, (X.reshape(5, 64) * np.arange(1, 6)[:, None]).sum(0))
