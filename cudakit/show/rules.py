@@ -257,6 +257,12 @@ _RULES = (
         "thread before a barrier of all.",
     ),
     Rule(
+        "access before bulk wait",
+        "Global memory was accessed while a bulk store or reduction may still have to write it.",
+        "Wait first, in the thread that started it: cp.async.bulk.wait_group, without .read; then let other threads "
+        "wait for that thread.",
+    ),
+    Rule(
         "shared memory overwritten in flight",
         "Shared memory was overwritten while a bulk copy or a wgmma may still have to read it.",
         "Wait first, in the thread that started it: cp.async.bulk.wait_group.read, or wgmma.wait_group; then let the "

@@ -1,4 +1,4 @@
-"""What bulk copies order: a wait for a copy orders what happened before the copy started, and a bulk store is complete
+"""The order by bulk copies: a wait for a copy orders what happened before the copy started, and a bulk store is complete
 once its own thread has waited for all of it."""
 
 from __future__ import annotations
@@ -119,6 +119,105 @@ __global__ void __cluster_dims__(2) scaled_in_cluster(const int* x, int* y, int 
     if (cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x] * factor;  // cluster's factor
     cluster_sync();
 }
+// ---- the destinations of bulk stores ----
+// `wait`: none, for the sources only, or for all; `who`: the thread that accesses y then
+enum { NO_WAIT, SOURCES, ALL };
+__device__ __forceinline__ void put(int* y, int wait) {
+    __shared__ alignas(16) int tile[32];
+    if (threadIdx.x < 32) tile[threadIdx.x] = threadIdx.x;
+    fence_async_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        bulk_store(y + 4, tile, 128);
+        bulk_commit();
+        if (wait == SOURCES) bulk_wait_read<0>();
+        if (wait == ALL) bulk_wait<0>();
+    }
+    __syncthreads();
+}
+// the barrier at the end orders the access before the store that lands after it
+__global__ void loads(int* y, int wait, int who, int at) {
+    put(y, wait);
+    int seen = 0;
+    if (threadIdx.x == who) seen = y[at];  // loads
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == who) y[40] = seen;
+}
+__global__ void loads_bytes(int* y, int wait, int who, int at) {
+    put(y, wait);
+    int seen = 0;
+    if (threadIdx.x == who) seen = reinterpret_cast<volatile signed char*>(y)[at];  // loads bytes
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == who) y[40] = seen;
+}
+__global__ void loads_vectors(int* y, int wait, int who, int at) {
+    put(y, wait);
+    int4 seen = {};
+    if (threadIdx.x == who) seen = reinterpret_cast<int4*>(y)[at];  // loads vectors
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == who) y[40] = seen.x + seen.w;
+}
+__global__ void stores(int* y, int wait, int who, int at) {
+    put(y, wait);
+    if (threadIdx.x == who) y[at] = 9;  // stores
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+}
+// another copy reads it
+__global__ void copies(int* y, int wait, int who, int at) {
+    __shared__ alignas(16) int back[4];
+    __shared__ uint64 full;
+    start(&full);
+    put(y, wait);
+    if (threadIdx.x == who) {
+        barrier_arrive_expect(&full, 16);
+        asm volatile("fence.proxy.async;" ::: "memory");
+        bulk_load(back, y + 4 * at, 16, &full);  // copies
+        barrier_wait(&full, 0);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == who) y[40] = back[0] + back[3];
+}
+// atomics may add to what reductions add to; `mixed`: a load may not be among them
+__global__ void adds(int* y, int mixed) {
+    __shared__ alignas(16) int tile[32];
+    tile[threadIdx.x] = threadIdx.x;
+    fence_async_shared();
+    __syncwarp();
+    int seen = 0;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) {
+            asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], 128;"
+                         :: "l"(y + 4), "r"(shared_address(tile)) : "memory");
+            bulk_commit();
+        }
+        atomicAdd(&y[5], 100);
+        if (mixed) seen = y[5];  // adds
+        bulk_wait<0>();
+        y[40] = seen + y[5];
+    }
+}
+// the first of two stores is complete
+__global__ void first_of_two(int* y, int at) {
+    __shared__ alignas(16) int tile[32];
+    tile[threadIdx.x] = threadIdx.x;
+    fence_async_shared();
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) {
+            bulk_store(y + 4 + 16 * i, tile + 16 * i, 64);
+            bulk_commit();
+        }
+        bulk_wait<1>();
+        const int seen = y[at];  // first of two
+        bulk_wait<0>();
+        y[40] = seen;
+    }
+}
 // a ring of two tiles whose slots the consumers free by an mbarrier: no access of the producer is late
 __global__ void ring(const int* x, int* y, int tiles) {
     __shared__ alignas(16) int tile[2][64];
@@ -197,3 +296,72 @@ def test_what_a_producer_stores_beside_its_copies_is_not_late(device: CheckedDev
     y = np.zeros(64, np.int32)
     device.launch("ring", 1, 96, X, y, 5, draw=draw)
     assert np.array_equal(y, (X.reshape(5, 64) * np.arange(1, 6)[:, None]).sum(0))
+
+
+# The destinations of bulk stores --------------------------------------------------------------------------------------
+
+NO_WAIT, SOURCES, ALL = range(3)
+
+
+def made(seen: int | None = None) -> list[int]:
+    """The zeros that `put` has written to, and what a thread has seen of them."""
+    return [*[0] * 4, *range(32), *[0] * 4, *([] if seen is None else [seen])]
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+@pytest.mark.parametrize(
+    ("kernel", "inside", "outside"),
+    [
+        ("loads", {4: 0, 20: 16, 35: 31}, (3, 36)), ("loads_bytes", {16: 0, 20: 1, 143: 0}, (15, 144)),
+        ("loads_vectors", {1: 3, 8: 59}, (0, 9)), ("copies", {1: 3, 8: 59}, (0, 9)),
+    ],
+)  # fmt: skip
+def test_what_a_bulk_store_writes_may_be_read_after_a_wait_for_it(
+    device: CheckedDevice, kernel: str, inside: dict[int, int], outside: tuple[int, ...], draw: int | None
+) -> None:
+    for who in (0, 32, 33):
+        for at, seen in inside.items():
+            y = np.zeros(41, np.int32)
+            device.launch(kernel, 1, 64, y, ALL, who, at, draw=draw)
+            assert y.tolist() == made(seen)
+            for wait in (NO_WAIT, SOURCES):
+                mark = kernel.replace("_", " ")
+                report = reported(device, mark, kernel, 1, 64, np.zeros(41, np.int32), wait, who, at, draw=draw)
+                assert (report.kind, report.thread) == ("access before bulk wait", (who, 0, 0))
+                assert report.others[0].thread == (0, 0, 0)
+        for at in outside:
+            y = np.zeros(41, np.int32)
+            device.launch(kernel, 1, 64, y, NO_WAIT, who, at, draw=draw)
+            assert y.tolist() == made(0)
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_what_a_bulk_store_writes_may_be_overwritten_after_a_wait_for_it(
+    device: CheckedDevice, draw: int | None
+) -> None:
+    for who in (0, 32):
+        y = np.zeros(40, np.int32)
+        device.launch("stores", 1, 64, y, ALL, who, 7, draw=draw)
+        assert y.tolist() == [*made()[:7], 9, *made()[8:]]
+        device.launch("stores", 1, 64, y, SOURCES, who, 3, draw=draw)
+        for wait in (NO_WAIT, SOURCES):
+            report = reported(device, "stores", "stores", 1, 64, np.zeros(40, np.int32), wait, who, 7, draw=draw)
+            assert (report.kind, report.thread) == ("access before bulk wait", (who, 0, 0))
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_atomics_go_together_with_bulk_reductions(device: CheckedDevice, draw: int | None) -> None:
+    y = np.zeros(41, np.int32)
+    device.launch("adds", 1, 32, y, 0, draw=draw)
+    assert y[4:8].tolist() == [0, 102, 4, 6]
+    report = reported(device, "adds", "adds", 1, 32, np.zeros(41, np.int32), 1, draw=draw)
+    assert report.kind == "access before bulk wait"
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_a_wait_for_older_groups_completes_their_stores(device: CheckedDevice, draw: int | None) -> None:
+    y = np.zeros(41, np.int32)
+    device.launch("first_of_two", 1, 32, y, 19, draw=draw)
+    assert y.tolist() == made(15)
+    report = reported(device, "first of two", "first_of_two", 1, 32, np.zeros(41, np.int32), 20, draw=draw)
+    assert report.kind == "access before bulk wait"

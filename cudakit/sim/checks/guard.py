@@ -13,13 +13,14 @@ bytes were written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from cudakit.sim.checks.async_proxy import AsyncProxy
 from cudakit.sim.checks.batch_checks import other_of
+from cudakit.sim.checks.bulk_stores import BulkStores
 from cudakit.sim.checks.cached_loads import CachedLoads
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
@@ -91,6 +92,7 @@ class Guard:
             )
         # the asynchronous copies and products, and mbarriers
         self.proxy = AsyncProxy(self)
+        self.stores = BulkStores(self)
         self.maps = MapChecks(self)
         if self.shared is not None:
             self.shared.proxy = self.proxy
@@ -123,6 +125,8 @@ class Guard:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
                 self._print(access, piece, event, READ)
+                if self.stores.flying:
+                    self.stores.check(f, access, piece, atomic=False)
                 if self.cached is not None:
                     self.cached.read(f, access, piece)
                 self.memory.read(f, access, piece, event, self.order)
@@ -151,6 +155,8 @@ class Guard:
                 self._print(access, piece, event, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
+                if self.stores.flying:
+                    self.stores.check(f, access, piece, atomic=False)
                 if self.cached is not None:
                     self.cached.write(access, piece, event)
                 self.memory.write(f, access, piece, event, part, self.order)
@@ -174,6 +180,8 @@ class Guard:
                 watch.note(f, access, piece)
             self._strong(access, piece, event, True, True)
             if home is not self.batch.shared:
+                if self.stores.flying:
+                    self.stores.check(f, access, piece, atomic=True)
                 if self.cached is not None:
                     self.cached.write(access, piece, event)
                 if reads:
@@ -372,6 +380,8 @@ class Guard:
     def transfer_issued(self, transfer: Transfer) -> None:
         """Check an asynchronous copy that starts."""
         self.proxy.start(transfer)
+        if self.race:
+            self.stores.start(transfer)
 
     def transfer_taken(self, transfer: Transfer) -> None:
         """Note that an asynchronous copy has read its source."""
@@ -379,7 +389,14 @@ class Guard:
 
     def transfer_lands(self, transfer: Transfer) -> None:
         """Check an asynchronous copy that writes its destination."""
+        self.stores.landing = True
         self.proxy.lands(transfer)
+        self.stores.landing = False
+
+    def transfers_complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
+        """Note that lanes have waited for the bulk stores which ``due`` selects."""
+        if self.stores.flying:
+            self.stores.complete(due)
 
     # ---- the async proxy ----
 
@@ -498,6 +515,8 @@ class Guard:
 
     def leave(self, f: Fragment) -> None:
         """Note that the lanes of a fragment have exited."""
+        if self.stores.flying:
+            self.stores.leave()
         if self.shared is not None and self.race:
             self.shared.leave(f)
 
@@ -512,7 +531,7 @@ class Guard:
         if self.shared is not None:
             self.shared.proxy = None
         self.shared = None
-        del self.proxy, self.maps
+        del self.proxy, self.stores, self.maps
 
 
 def wanted(checks: Iterable[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -110,6 +111,9 @@ class AccessObserver(Protocol):
 
     def transfer_lands(self, transfer: Any) -> None:
         """An asynchronous copy is about to write its destination."""
+
+    def transfers_complete(self, due: Callable[[list[Any]], list[Any]]) -> None:
+        """Lanes have waited for the bulk stores that ``due`` selects among those in flight."""
 
     def leave(self, f: Any) -> None:
         """The lanes of a fragment have exited."""

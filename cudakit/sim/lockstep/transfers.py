@@ -250,6 +250,8 @@ class BulkGroups:
                 transfer.take()
             else:
                 batch.asynchrony.land(transfer)
+        if not reads and batch.guard is not None:
+            batch.guard.transfers_complete(due)
         for transfer in due(self.taken):
             self.taken.remove(transfer)
             if batch.guard is not None:
