@@ -1,5 +1,5 @@
-"""The order by bulk copies: a wait for a copy orders what happened before the copy started, and a bulk store is complete
-once its own thread has waited for all of it."""
+"""The order by bulk copies: a wait for a copy orders what happened before its start, and a bulk store is complete once its
+own thread has waited for all of it."""
 
 from __future__ import annotations
 

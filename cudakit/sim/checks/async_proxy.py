@@ -68,7 +68,7 @@ class AsyncProxy:
         self.issued: dict[int, Transfer] = {}
         self.landed: dict[int, Transfer] = {}
         # the waits for the phase of each transfer that has written
-        self.waits: dict[int, Waits] = {}
+        self.awaited: dict[int, Waits] = {}
         self._accesses: dict[tuple[int, str], MemoryAccess] = {}
 
     # ---- fences and mbarriers ----
@@ -214,22 +214,22 @@ class AsyncProxy:
         if transfer.barrier is not None:
             waits = self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event)
             if event in self.landed:
-                self.waits[event] = waits
+                self.awaited[event] = waits
 
     def issues(self, events: Array) -> Array:
         """The events, with the issue of each transfer that has written in place of the event at which it did: what its
         thread does later is not ordered by a wait for the transfer."""
-        if not self.waits:
+        if not self.awaited:
             return events
         kinds, which = np.unique(events, return_inverse=True)
-        found: Array = np.array([self.landed[e].event if e in self.waits else e for e in kinds.tolist()])[which]
+        found: Array = np.array([self.landed[e].event if e in self.awaited else e for e in kinds.tolist()])[which]
         return found
 
     def unwaited(self, words: Array, low: int, lanes: LaneSet, strong: bool) -> Array | None:
         """A mask of the words of transfers whose phase no thread has waited for that the lanes are, or come after; None
         if there are none. ``words``: the last writes, one per lane or one row per lane. ``strong``: except those of
         reductions."""
-        if not self.waits:
+        if not self.awaited:
             return None
         flat, width = words.ravel(), words.size // lanes.count
         # runs of equal words are long: one transfer has written them
@@ -240,7 +240,7 @@ class AsyncProxy:
         if strong:
             late &= here & STRONG == 0
         events = LANES.event(here)
-        phases = {event: self.waits[event] for event in np.unique(events[late]).tolist() if event in self.waits}
+        phases = {event: self.awaited[event] for event in np.unique(events[late]).tolist() if event in self.awaited}
         late &= np.isin(events, list(phases))
         found = None
         for run in np.flatnonzero(late).tolist():

@@ -22,6 +22,7 @@ class BatchChecks(Protocol):
     events: Events
     order: BatchOrder
     fences: BlockFences
+    cluster_fences: BlockFences | None
     memory: GlobalChecks
     shared: SharedChecks | None
     race: bool

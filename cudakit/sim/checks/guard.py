@@ -6,9 +6,6 @@ guard for barriers; fences and bar.warp.sync call it themselves. Without these c
 A load of an element is an uninitialised read if none of the element's bytes were written. A partly written element is
 not reported. Neither is an element that is only copied along with initialised ones: compilers copy structures with
 their padding. A value loaded from uninitialised memory is reported once it is used (lockstep/undefined.py).
-
-This module also checks local memory: a load of a scalar or of a whole vector is an uninitialised read if none of its
-bytes were written.
 """
 
 from __future__ import annotations
@@ -22,29 +19,29 @@ from cudakit.sim.checks.async_proxy import AsyncProxy
 from cudakit.sim.checks.batch_checks import other_of
 from cudakit.sim.checks.bulk_stores import BulkStores
 from cudakit.sim.checks.cached_loads import CachedLoads
+from cudakit.sim.checks.cluster_barriers import ClusterBarriers
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.local_memory import LocalChecks
 from cudakit.sim.checks.map_changes import MapChecks
-from cudakit.sim.checks.mbarrier_order import by_fence
 from cudakit.sim.checks.ordering import BatchOrder
 from cudakit.sim.checks.predecessors import PredecessorWaits
 from cudakit.sim.checks.reach import Reach
 from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.checks.shared_memory import SharedChecks
-from cudakit.sim.checks.stored_values import StoredValues, note_load, unwritten_load
+from cudakit.sim.checks.stored_values import BatchValues
 from cudakit.sim.checks.watches import StoreWatch
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess
-from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
+from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.mbarriers import BYTES, Mbarrier
 from cudakit.sim.lockstep.memory import Allocation
-from cudakit.sim.lockstep.pieces import Piece, gather, positions
+from cudakit.sim.lockstep.pieces import Piece, positions
 from cudakit.sim.lockstep.run import KernelRun
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.transfers import Transfer, some_units
-from cudakit.sim.lockstep.undefined import LOADED, fail_use
 from cudakit.sim.ptx.ir import Instruction
 
 CHECKS = frozenset({"race", "init"})
@@ -77,14 +74,10 @@ class Guard:
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.order = BatchOrder(batch)
         early = None if launch.prints is None else launch.prints.early
-        self.waits = None if early is None else PredecessorWaits(self.order, self.memory.chains)
+        self.predecessors = None if early is None else PredecessorWaits(self.order, self.memory.chains)
         self.fences = BlockFences(self.order)
         # fences whose scope is at least the cluster
         self.cluster_fences = BlockFences(self.order) if run.cluster_size > 1 else None
-        # clusters in which an arrival at the current barrier publishes accesses, and those in which one is relaxed
-        self.published, self.relaxed = np.zeros((2, batch.geometry.blocks // run.cluster_size), np.bool_)
-        # the lanes whose arrivals at the current barrier publish accesses, up to an event (0: up to the barrier)
-        self.publishing: list[tuple[LaneSet, int]] = []
         self.shared: SharedChecks | None = None
         if batch.shared is not None:
             self.shared = SharedChecks(
@@ -92,14 +85,14 @@ class Guard:
             )
         # the asynchronous copies and products, and mbarriers
         self.proxy = AsyncProxy(self)
+        self.clusters = ClusterBarriers(self, self.proxy.mbarriers)
         self.stores = BulkStores(self)
         self.maps = MapChecks(self)
         if self.shared is not None:
             self.shared.proxy = self.proxy
-        # the undefined values in shared and local memory
-        self.values: dict[Store, StoredValues] = {}
-        self.local = batch.local is not None and self.init and reach.local
-        self.written = np.zeros(len(batch.local.bytes) if batch.local is not None and self.local else 0, np.uint8)
+        self.values = BatchValues(batch)
+        watched = batch.local is not None and self.init and reach.local
+        self.local = LocalChecks(batch.local) if batch.local is not None and watched else None
 
     # ---- accesses: called with the pieces of an access before memory changes ----
 
@@ -114,13 +107,13 @@ class Guard:
                     if access.strong:
                         self._strong(access, piece, event, True, False)
                     self.shared.read(f, access, piece, event)
-                if self.values:
-                    self._load_undefined(f, access, piece)
+                if self.values.stores:
+                    self.values.load(f, access, piece)
             elif home is self.batch.local:
-                if self.local:
-                    self._read_local(f, access, piece)
-                if self.values:
-                    self._load_undefined(f, access, piece)
+                if self.local is not None:
+                    self.local.read(f, access, piece)
+                if self.values.stores:
+                    self.values.load(f, access, piece)
             else:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
@@ -143,15 +136,14 @@ class Guard:
             if piece.choice is not None and values.ndim >= (1 if access.count == 1 else 2):
                 part = values[piece.choice]
             if home is self.batch.local:
-                if self.local:
-                    ones = np.iinfo(access.dtype).max
-                    self.written.view(access.dtype).reshape(-1, access.count)[piece.index] = ones
-                if self.values or f.storing is not None:
-                    self._store_undefined(f, access, piece)
+                if self.local is not None:
+                    self.local.write(access, piece)
+                if self.values.stores or f.storing is not None:
+                    self.values.store(f, access, piece)
                 continue
             if home is not self.batch.shared:
                 if f.storing is not None:
-                    self._report_stored(f, access, piece)
+                    self.values.fail_stored(f, access, piece)
                 self._print(access, piece, event, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
@@ -162,8 +154,8 @@ class Guard:
                 self.memory.write(f, access, piece, event, part, self.order)
             elif self.shared is not None:
                 self.shared.write(f, access, piece, event, part)
-                if self.values or f.storing is not None:
-                    self._store_undefined(f, access, piece)
+                if self.values.stores or f.storing is not None:
+                    self.values.store(f, access, piece)
             if access.strong:
                 self._strong(access, piece, event, False, True)
         f.storing = None
@@ -190,77 +182,27 @@ class Guard:
             elif self.shared is not None:
                 if reads:
                     self.shared.check_defined(f, access, piece)
-                if reads and self.values:
-                    self._load_undefined(f, access, piece)
+                if reads and self.values.stores:
+                    self.values.load(f, access, piece)
                 self.shared.write(f, access, piece, event, None)
-                if self.values:
-                    self._store_undefined(f, access, piece)
+                if self.values.stores:
+                    self.values.store(f, access, piece)
 
     def _print(self, access: MemoryAccess, piece: Piece, event: int, does: int) -> None:
         """Note an access to global memory in the launch's footprint."""
         if self.prints is None:
             return
         self.prints.note(access, piece, does)
-        if self.prints.early is not None and self.waits is not None:
-            before = self.waits.before(piece.lanes.lanes, event)
+        early = self.prints.early
+        if early is not None and self.predecessors is not None:
+            before = self.predecessors.before(piece.lanes.lanes, event)
             if before.any():
-                self.prints.early.note(access, some_units(piece, before), does)
+                early.note(access, some_units(piece, before), does)
 
     def predecessor_wait(self, lanes: LaneSet) -> None:
         """Note a griddepcontrol.wait."""
-        if self.waits is not None:
-            self.waits.wait(lanes.lanes, self.events.tick())
-
-    def _store_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """Note the undefined values among those that a store writes to shared or local memory."""
-        values = self.values.get(piece.home)
-        if values is None:
-            if f.storing is None:
-                return
-            values = self.values[piece.home] = StoredValues(piece.home)
-        values.write(access, piece, f.storing)
-
-    def _load_undefined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """Note the undefined values among those that a load reads from shared or local memory."""
-        values = self.values.get(piece.home)
-        if values is not None and (codes := values.read(access, piece)) is not None:
-            note_load(f, access, piece, codes)
-
-    def _report_stored(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        """Report a store to global memory, at a generic address, whose elements are all undefined."""
-        if f.storing is None:
-            return
-        here = slice(None) if piece.choice is None else piece.choice
-        codes = np.zeros(f.lanes.count, np.uint16)
-        codes[here] = f.storing.min(axis=1)[here]
-        if codes.any():
-            fail_use(f, access.site.instruction, codes, "is stored")
-
-    def expect_defined(self, f: Fragment, position: int, offset: int, size: int, use: Instruction) -> None:
-        """Report undefined values, loaded from memory, that printf reads from a lane's local memory."""
-        local = self.batch.local
-        values = None if local is None else self.values.get(local)
-        if local is None or values is None:
-            return
-        start = int(f.lanes.lanes[position]) * local.stride + offset
-        found = values.codes[start : start + size]
-        if (found & LOADED).any():
-            codes = np.zeros(f.lanes.count, np.uint16)
-            codes[position] = found.max()
-            fail_use(f, use, codes, "is printed")
-
-    def _read_local(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
-        found = gather(self.written.view(access.dtype), piece.index, access.count)
-        if found.all():
-            return
-        wrong = found == 0
-        if access.count > 1:
-            wrong = wrong.all(axis=-1)
-        if not wrong.any():
-            return
-        if access.count > 1:
-            wrong = np.repeat(wrong[..., None], access.count, axis=-1)
-        unwritten_load(f, access, piece, wrong, access.count)
+        if self.predecessors is not None:
+            self.predecessors.wait(lanes.lanes, self.events.tick())
 
     def _strong(self, access: MemoryAccess, piece: Piece, event: int, reads: bool, writes: bool) -> None:
         """Note the release or acquire of a strong access."""
@@ -292,14 +234,18 @@ class Guard:
                 places = places + ((cluster.astype(np.int64) + 1) << _CLUSTER_SHIFT)
             wide.strong(blocks, event, lanes.lanes, places, **ways)
 
+    def expect_defined(self, f: Fragment, position: int, offset: int, size: int, use: Instruction) -> None:
+        """Report undefined values, loaded from memory, that printf reads from a lane's local memory."""
+        self.values.expect_defined(f, position, offset, size, use)
+
     # ---- cp.async ----
 
     def issue(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         """Note that a cp.async begins to write a piece of shared memory."""
         if self.shared is not None:
             self.shared.issue(f, access, piece, self.events.access(access.site))
-        if self.values:
-            self._store_undefined(f, access, piece)
+        if self.values.stores:
+            self.values.store(f, access, piece)
 
     def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
         """Note that the lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
@@ -454,52 +400,12 @@ class Guard:
             self.shared.passed(blocks is None)
 
     def cluster_arrive(self, lanes: LaneSet, relaxed: bool) -> None:
-        """Note that lanes arrive at the barrier of their cluster. Relaxed arrivals publish the lanes' accesses before
-        their last fence, if that is since the last barrier."""
-        size, fences = self.batch.run.cluster_size, self.cluster_fences
-        if not relaxed:
-            self.published[lanes.block // size] = True
-            self.publishing.append((lanes, 0))
-            return
-        self.relaxed[lanes.block // size] = True
-        if fences is None or self.order.cluster_met is None:
-            return
-        fenced = fences.event[lanes.lanes]
-        fenced = np.where(fenced > self.order.cluster_met[lanes.block // size], fenced, 0)
-        for event, some in by_fence(lanes, fenced):
-            self.published[some.block // size] = True
-            self.publishing.append((some, event))
+        """Note that lanes arrive at the barrier of their cluster."""
+        self.clusters.arrive(lanes, relaxed)
 
     def cluster_barrier(self, clusters: Array) -> None:
-        """Record that all threads of the clusters in a mask have arrived at their barrier. It orders the accesses of
-        the lanes whose arrivals publish them."""
-        event, size = self.events.last(), self.batch.run.cluster_size
-        self.order.met_cluster(clusters, event)
-        partly, clusters = clusters & self.relaxed, clusters & self.published & ~self.relaxed
-        for cluster in np.flatnonzero(partly & self.published).tolist():
-            self._meet_partly(cluster, event)
-        met = partly | clusters
-        self.published &= ~met
-        self.relaxed &= ~met
-        left = [] if met.all() else [(lanes.subset(~met[lanes.block // size])[1], at) for lanes, at in self.publishing]
-        self.publishing = [(lanes, at) for lanes, at in left if lanes.count]
-        if not clusters.any():
-            return
-        self.order.passed_cluster(clusters, event)
-        if self.shared is not None:
-            self.shared.passed_cluster()
-        if self.memory.grid:
-            # the barrier also orders accesses of the cluster's blocks to global memory
-            for cluster in np.flatnonzero(clusters).tolist():
-                first = self.batch.first_block + cluster * size
-                self.memory.chains.meet(range(first, first + size), ("cluster", first), event)
-
-    def _meet_partly(self, cluster: int, event: int) -> None:
-        """Record a barrier of a cluster at which only some lanes publish their accesses."""
-        threads = self.batch.run.cluster_size * self.order.threads
-        mine = [(lanes.subset(lanes.lanes // threads == cluster)[1], at or event) for lanes, at in self.publishing]
-        everyone = LaneSet(self.batch.geometry, np.arange(cluster * threads, (cluster + 1) * threads), threads)
-        self.proxy.mbarriers.meet([(lanes, at) for lanes, at in mine if lanes.count], everyone, event)
+        """Note that all threads of the clusters in a mask have arrived at their barrier."""
+        self.clusters.met(clusters)
 
     def arrive(self, lanes: LaneSet, number: int) -> None:
         """Note the arrival of lanes at a barrier, which may be for part of a block."""
@@ -522,16 +428,15 @@ class Guard:
 
     def enter(self, lanes: LaneSet, base: int, size: int) -> None:
         """Note a call by these lanes: the callee's local memory is uninitialised."""
-        if size and len(self.written) and self.batch.local is not None:
-            rows = self.written.reshape(-1, self.batch.local.stride)
-            rows[lanes.lanes, base : base + size] = 0
+        if size and self.local is not None:
+            self.local.enter(lanes, base, size)
 
     def end(self) -> None:
         """The batch has ended: break the circles of references, so that its tables are freed now."""
         if self.shared is not None:
             self.shared.proxy = None
         self.shared = None
-        del self.proxy, self.stores, self.maps
+        del self.proxy, self.clusters, self.stores, self.maps
 
 
 def wanted(checks: Iterable[str]) -> bool:

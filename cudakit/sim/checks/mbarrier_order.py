@@ -77,7 +77,7 @@ class MbarrierOrder:
         # per lane: its last fence that releases, before which .relaxed arrivals publish what it did
         self.fenced = np.zeros(guard.batch.geometry.lanes, np.int64)
         # .relaxed waits, which acquire at a later fence: the lanes, and the arrivals of the phase
-        self.waits: list[tuple[LaneSet, Array, int, set[int]]] = []
+        self.unfenced: list[tuple[LaneSet, Array, int, set[int]]] = []
         run = guard.batch.run
         # whether there are clusters, and blocks outside of each
         self.several = run.config.blocks > run.cluster_size > 1
@@ -145,7 +145,7 @@ class MbarrierOrder:
         if all(lanes is not others for others, _ in phases.done_waits.seen):
             phases.done_waits.seen.append((lanes, event))
         if relaxed:
-            self.waits.append((lanes, phases.done, phases.done_place, phases.whole[1]))
+            self.unfenced.append((lanes, phases.done, phases.done_place, phases.whole[1]))
         else:
             self._acquire(lanes, phases.done, phases.done_place, phases.whole[1], event)
 
@@ -153,15 +153,15 @@ class MbarrierOrder:
         """Note a fence: it makes .relaxed waits before it acquire, and .relaxed arrivals after it release."""
         if releases:
             self.fenced[lanes.lanes] = event
-        if not acquires or not self.waits:
+        if not acquires or not self.unfenced:
             return
-        waits, self.waits = self.waits, []
+        waits, self.unfenced = self.unfenced, []
         for waiting, done, place, whole in waits:
             here = np.isin(waiting.lanes, lanes.lanes)
             if here.any():
                 self._acquire(waiting.subset(here)[1], done, place, whole, event)
             if not here.all():
-                self.waits.append((waiting.subset(~here)[1], done, place, whole))
+                self.unfenced.append((waiting.subset(~here)[1], done, place, whole))
 
     def _acquire(self, lanes: LaneSet, done: Array, place: int, whole: set[int], event: int) -> None:
         order, warps = self.guard.order, lanes.warps

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from cudakit.sim.lockstep.access import MemoryAccess
-from cudakit.sim.lockstep.fragment import Fragment, Store
+from cudakit.sim.lockstep.fragment import Batch, Fragment, Store
 from cudakit.sim.lockstep.lanes import Array, choose
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, positions
@@ -22,9 +22,10 @@ from cudakit.sim.lockstep.undefined import (
     fail_use,
     origin_of,
 )
+from cudakit.sim.ptx.ir import Instruction
 
 
-class StoredValues:
+class _Codes:
     """The codes of the bytes of a batch's shared or local memory. An element is undefined if all its bytes are."""
 
     def __init__(self, store: Store) -> None:
@@ -49,6 +50,52 @@ class StoredValues:
         elements = found.reshape(len(index), access.count, -1)
         values: Array = np.where(elements.all(axis=2), elements.max(axis=2), np.uint16(0))
         return values if values.any() else None
+
+
+class BatchValues:
+    """The undefined values in the shared and local memory of one batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.stores: dict[Store, _Codes] = {}
+
+    def store(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Note the undefined values among those that a store writes to shared or local memory."""
+        values = self.stores.get(piece.home)
+        if values is None:
+            if f.storing is None:
+                return
+            values = self.stores[piece.home] = _Codes(piece.home)
+        values.write(access, piece, f.storing)
+
+    def load(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Note the undefined values among those that a load reads from shared or local memory."""
+        values = self.stores.get(piece.home)
+        if values is not None and (codes := values.read(access, piece)) is not None:
+            note_load(f, access, piece, codes)
+
+    def fail_stored(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
+        """Report a store to global memory, at a generic address, whose elements are all undefined."""
+        if f.storing is None:
+            return
+        here = slice(None) if piece.choice is None else piece.choice
+        codes = np.zeros(f.lanes.count, np.uint16)
+        codes[here] = f.storing.min(axis=1)[here]
+        if codes.any():
+            fail_use(f, access.site.instruction, codes, "is stored")
+
+    def expect_defined(self, f: Fragment, position: int, offset: int, size: int, use: Instruction) -> None:
+        """Report undefined values, loaded from memory, that printf reads from a lane's local memory."""
+        local = self.batch.local
+        values = None if local is None else self.stores.get(local)
+        if local is None or values is None:
+            return
+        start = int(f.lanes.lanes[position]) * local.stride + offset
+        found = values.codes[start : start + size]
+        if (found & LOADED).any():
+            codes = np.zeros(f.lanes.count, np.uint16)
+            codes[position] = found.max()
+            fail_use(f, use, codes, "is printed")
 
 
 def note_load(f: Fragment, access: MemoryAccess, piece: Piece, codes: Array) -> None:

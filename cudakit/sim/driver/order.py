@@ -190,14 +190,12 @@ class OrderChecks(DriverState):
             # the other kernel has not run yet: the marks of both are compared when it has
             if other.marks is None or not (own.wrote or other.wrote):
                 continue
-            if other.operation is not operation.overlaps:
-                found, marks = prints, own.marks
-                report = _race(own, other, memory)
-            elif prints.early is not None:
-                found, marks = prints.early, prints.early.marks[allocation]
-                report = _unwaited(operation, other.operation, memory)
-            else:
-                continue
+            found, report = prints, _race(own, other, memory)
+            if other.operation is operation.overlaps:
+                if prints.early is None:
+                    continue
+                found, report = prints.early, _unwaited(operation, other.operation, memory)
+            marks = found.marks[allocation]
             bytes_ = np.flatnonzero(conflict(marks, other.marks, changed if other.rows is None else None))
             if len(bytes_):
                 first = int(bytes_[0])
