@@ -1,5 +1,5 @@
-"""The order by bulk copies: a wait for a copy orders what happened before its start, and a bulk store is complete once its
-own thread has waited for all of it."""
+"""The order by bulk copies: a wait for a copy orders what happened before its start, and a bulk store is complete once
+its own thread has waited for all of it."""
 
 from __future__ import annotations
 
@@ -218,6 +218,42 @@ __global__ void first_of_two(int* y, int at) {
         y[40] = seen;
     }
 }
+// Block 0 sends a tile to block 1, which answers once it is there: then the tile may be filled again, by any thread.
+// `early`: block 0 does not wait for the answer
+__global__ void __cluster_dims__(2) sent_twice(const int* x, int* y, int early) {
+    __shared__ alignas(16) int tile[64], got[64];
+    __shared__ uint64 full, answered;
+    start(&full);
+    start(&answered);
+    cluster_sync();
+    int total = 0;
+    for (int i = 0; i < 2; ++i) {
+        if (cluster_rank() == 0) {
+            if (i == 1 && !early) barrier_wait(&answered, 0);
+            tile[63 - threadIdx.x] = x[64 * i + threadIdx.x];  // sends
+            fence_async_shared();
+            __syncthreads();
+            if (threadIdx.x == 0)
+                asm volatile("{.reg .b32 to, at;"
+                             "mapa.shared::cluster.u32 to, %0, 1; mapa.shared::cluster.u32 at, %1, 1;"
+                             "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                             "[to], [%2], 256, [at];}"
+                             :: "r"(shared_address(got)), "r"(shared_address(&full)), "r"(shared_address(tile))
+                             : "memory");
+        } else {
+            if (threadIdx.x == 0) barrier_arrive_expect(&full, 256);
+            barrier_wait(&full, i);
+            total += got[threadIdx.x];
+            __syncthreads();
+            if (threadIdx.x == 0 && i == 0)
+                asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, 0;"
+                             "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}"
+                             :: "r"(shared_address(&answered)) : "memory");
+        }
+    }
+    if (cluster_rank() == 1) y[threadIdx.x] = total;
+    cluster_sync();
+}
 // a ring of two tiles whose slots the consumers free by an mbarrier: no access of the producer is late
 __global__ void ring(const int* x, int* y, int tiles) {
     __shared__ alignas(16) int tile[2][64];
@@ -296,6 +332,16 @@ def test_what_a_producer_stores_beside_its_copies_is_not_late(device: CheckedDev
     y = np.zeros(64, np.int32)
     device.launch("ring", 1, 96, X, y, 5, draw=draw)
     assert np.array_equal(y, (X.reshape(5, 64) * np.arange(1, 6)[:, None]).sum(0))
+
+
+@pytest.mark.parametrize("draw", [*MOMENTS, *range(3, 12)])
+def test_a_wait_for_a_copy_orders_the_read_of_its_source(device: CheckedDevice, draw: int | None) -> None:
+    y = np.zeros(64, np.int32)
+    device.launch("sent_twice", 2, 64, X, y, 0, draw=draw)
+    assert np.array_equal(y, (X[:64] + X[64:128])[::-1])
+    if draw is None:
+        report = reported(device, "sends", "sent_twice", 2, 64, X, y, 1)
+        assert (report.kind, report.block) == ("shared memory overwritten in flight", (0, 0, 0))
 
 
 # The destinations of bulk stores --------------------------------------------------------------------------------------

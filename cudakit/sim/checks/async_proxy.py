@@ -183,7 +183,8 @@ class AsyncProxy:
 
     def taken(self, transfer: Transfer) -> None:
         if transfer.token is not None:
-            self.release(transfer.token)
+            # a wait for its mbarrier orders what happened before the start of the copy, which its read counts as
+            self.release(transfer.token, note=transfer.barrier is None)
             transfer.token = None
 
     def lands(self, transfer: Transfer) -> None:
@@ -314,8 +315,9 @@ class AsyncProxy:
         self.readings.append(made)
         return made
 
-    def release(self, reading: _Reading, lanes: Array | None = None) -> None:
-        """Note that an access in flight has read its memory, or the part of these lanes: it is a read by them now."""
+    def release(self, reading: _Reading, lanes: Array | None = None, *, note: bool = True) -> None:
+        """Note that an access in flight has read its memory, or the part of these lanes; ``note``: as a read by them
+        now."""
         if reading not in self.readings:
             return
         piece, chunks = reading.piece, reading.chunks
@@ -327,7 +329,7 @@ class AsyncProxy:
             piece, chunks = some_units(piece, ended), chunks[ended]
         np.subtract.at(self.reading, chunks, 1)
         shared = self.guard.shared
-        if shared is not None and shared.race and len(chunks):
+        if note and shared is not None and shared.race and len(chunks):
             event = self.guard.events.access(reading.access.site, piece.lanes)
             shared.note_read(reading.access, piece, event)
 

@@ -31,7 +31,7 @@ class BulkStores:
 
     def __init__(self, checks: BatchChecks) -> None:
         self.checks = checks
-        self.flying: list[_Flying] = []
+        self.flying: dict[Allocation, list[_Flying]] = {}
         # whether the accesses are those of a transfer that writes its destination now
         self.landing = False
 
@@ -41,29 +41,31 @@ class BulkStores:
             return
         size = target.access.size
         low, high = int(target.index.min()) * size, int(target.index.max()) * size + size
-        self.flying.append(_Flying(transfer, target, low, high))
+        self.flying.setdefault(target.home, []).append(_Flying(transfer, target, low, high))
 
     def complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
         """Note that the stores which ``due`` selects have been waited for."""
-        over = set(map(id, due([one.transfer for one in self.flying])))
-        self.flying = [one for one in self.flying if id(one.transfer) not in over]
+        over = set(map(id, due([one.transfer for flying in self.flying.values() for one in flying])))
+        self._keep(lambda transfer: id(transfer) not in over)
 
     def leave(self) -> None:
         """Forget the stores of blocks that have exited."""
         batch = self.checks.batch
-        self.flying = [one for one in self.flying if batch.live_blocks[one.transfer.lane // batch.geometry.threads]]
+        self._keep(lambda transfer: bool(batch.live_blocks[transfer.lane // batch.geometry.threads]))
+
+    def _keep(self, which: Callable[[Transfer], bool]) -> None:
+        kept = ((home, [one for one in flying if which(one.transfer)]) for home, flying in self.flying.items())
+        self.flying = {home: flying for home, flying in kept if flying}
 
     def check(self, f: Fragment, access: MemoryAccess, piece: Piece, *, atomic: bool) -> None:
         """Report an access to memory that a store in flight writes."""
-        if self.landing:
+        flying = self.flying.get(piece.home)
+        if self.landing or not flying:
             return
-        starts: Array | None = None
-        for one in self.flying:
-            if one.units.home is not piece.home or (atomic and one.transfer.combine is not None):
-                continue
-            if starts is None:
-                starts = positions(piece.index, piece.lanes.count) * access.size
-            if int(starts.max()) + access.size <= one.low or int(starts.min()) >= one.high:
+        starts = positions(piece.index, piece.lanes.count) * access.size
+        low, high = int(starts.min()), int(starts.max()) + access.size
+        for one in flying:
+            if one.low >= high or one.high <= low or (atomic and one.transfer.combine is not None):
                 continue
             hit = _overlap(starts, access.size, one.units)
             if len(hit):

@@ -107,7 +107,8 @@ class AccessObserver(Protocol):
         """An asynchronous copy starts."""
 
     def transfer_taken(self, transfer: Any) -> None:
-        """An asynchronous copy has read its source."""
+        """An asynchronous copy has read its source, and its thread has waited for that, or it is about to arrive at its
+        mbarrier."""
 
     def transfer_lands(self, transfer: Any) -> None:
         """An asynchronous copy is about to write its destination."""

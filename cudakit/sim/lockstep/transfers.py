@@ -135,11 +135,8 @@ class Transfer:
                 self.data[self.inside] = found
             if self.arrange is not None:
                 self.data = self.arrange(self.data)
-        batch = self.f.batch
         if self.group >= 0:
-            batch.asynchrony.groups.taken.append(self)
-        elif batch.guard is not None:
-            batch.guard.transfer_taken(self)
+            self.f.batch.asynchrony.groups.taken.append(self)
 
     def land(self) -> None:
         """Write the destination and complete."""
@@ -148,6 +145,8 @@ class Transfer:
         if self.barrier is not None and self.barrier.phase != self.phase:
             self._late(self.barrier)
         target = self.destination
+        if self.group < 0 and batch.guard is not None:
+            batch.guard.transfer_taken(self)
         if target is not None and self.data is not None:
             if batch.guard is not None:
                 batch.guard.transfer_lands(self)
