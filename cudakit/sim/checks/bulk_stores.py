@@ -11,7 +11,7 @@ import numpy as np
 from cudakit.sim.checks.batch_checks import BatchChecks
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
-from cudakit.sim.lockstep.lanes import Array
+from cudakit.sim.lockstep.lanes import Array, LaneSet
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, positions
 from cudakit.sim.lockstep.transfers import Transfer, Units
@@ -48,10 +48,12 @@ class BulkStores:
         over = set(map(id, due([one.transfer for flying in self.flying.values() for one in flying])))
         self._keep(lambda transfer: id(transfer) not in over)
 
-    def leave(self) -> None:
-        """Forget the stores of blocks that have exited."""
+    def leave(self, lanes: LaneSet) -> None:
+        """Forget the stores of the blocks that have exited with these lanes."""
         batch = self.checks.batch
-        self._keep(lambda transfer: bool(batch.live_blocks[transfer.lane // batch.geometry.threads]))
+        gone = (lanes.block_counts > 0) & (batch.live_blocks == 0)
+        if gone.any():
+            self._keep(lambda transfer: not gone[transfer.lane // batch.geometry.threads])
 
     def _keep(self, which: Callable[[Transfer], bool]) -> None:
         kept = ((home, [one for one in flying if which(one.transfer)]) for home, flying in self.flying.items())
@@ -63,6 +65,8 @@ class BulkStores:
         if self.landing or not flying:
             return
         starts = positions(piece.index, piece.lanes.count) * access.size
+        if not len(starts):
+            return
         low, high = int(starts.min()), int(starts.max()) + access.size
         for one in flying:
             if one.low >= high or one.high <= low or (atomic and one.transfer.combine is not None):

@@ -422,7 +422,7 @@ class Guard:
     def leave(self, f: Fragment) -> None:
         """Note that the lanes of a fragment have exited."""
         if self.stores.flying:
-            self.stores.leave()
+            self.stores.leave(f.lanes)
         if self.shared is not None and self.race:
             self.shared.leave(f)
 

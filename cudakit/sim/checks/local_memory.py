@@ -1,5 +1,5 @@
-"""The checks of local memory: a load of a scalar or whole vector none of whose bytes were written is reported as an
-uninitialised read."""
+"""The checks of local memory: a load is an uninitialised read if none of the bytes of its scalar or whole vector were
+written."""
 
 from __future__ import annotations
 
