@@ -365,11 +365,15 @@ def _device(spec: str) -> Device:
 
 
 _sessions: dict[str, Session] = {}
+_ended: deque[str] = deque(maxlen=1000)  # the names of runs that are over: a late task must not write to their outputs
 _lock = threading.Lock()
 
 
-def _session(job: Job, devices: Devices, tell: Callable[[int], None]) -> Session:
+def _session(job: Job, devices: Devices, tell: Callable[[int], None]) -> Session | None:
+    """Return the session of a run, made if there is none; None if the run is over."""
     with _lock:
+        if job.name in _ended:
+            return None
         for name in [name for name, session in _sessions.items() if session.over]:
             del _sessions[name]
         session = _sessions.get(job.name)
@@ -381,7 +385,7 @@ def _session(job: Job, devices: Devices, tell: Callable[[int], None]) -> Session
 def compute_share(
     pickled: bytes, start: int, stop: int, portions: Sequence[Sink], devices: Devices
 ) -> ShareDone | ShareFailed | None:
-    """A task of Dask: compute one share in this worker. Returns None if the task was cancelled."""
+    """A task of Dask: compute one share in this worker. Returns None if the task was cancelled, or its run is over."""
     from distributed import get_worker, secede
 
     worker = get_worker()
@@ -394,6 +398,8 @@ def compute_share(
         tell = _Teller(lambda items: worker.log_event(topic, {"worker": worker.address, "items": items}))
         while True:
             session = _session(job, devices, tell)
+            if session is None:
+                return None
             begun = True
             try:
                 done = session.process(start, stop, portions, lambda: cancelled(worker, key))
@@ -405,8 +411,9 @@ def compute_share(
 
 
 def end_session(name: str) -> WorkerEnd | None:
-    """End the session of a run in this worker, and return its report; None if there is none."""
+    """End a run in this worker, and return the report of its session; None if there is none."""
     with _lock:
+        _ended.append(name)
         session = _sessions.pop(name, None)
     return None if session is None else session.end()
 

@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 from cudakit import ops, pipeline
+from cudakit.pipeline.cluster import pickled
+from cudakit.pipeline.origin import RunOrigin
+from cudakit.pipeline.request import Options
+from cudakit.pipeline.worker import Devices, Job, compute_share, end_session
 
 distributed = pytest.importorskip("distributed", reason="needs the dask extra")
 
@@ -217,6 +221,28 @@ def test_a_failure_names_the_worker_and_the_items_and_a_resumed_run_continues(cl
     assert len(names) == COUNT  # no temporary place is left
     np.testing.assert_array_equal(np.stack([np.load(path) for path in names]), 2 * images)
     assert report.items + report.skipped == COUNT
+
+
+def test_a_share_that_starts_after_the_end_of_its_run_writes_nothing(client, images, tmp_path):
+    """Dask may start a task just when it is cancelled, and the output may be another run's by then."""
+    source = pipeline.FromFile(tmp_path / "in.npy")
+    origin = RunOrigin([source], COUNT)
+    options = Options(2, 3, None, None, 1, 1, False, False, False, None, False, False)
+    sink = pipeline.ToFolder(tmp_path / "out")
+    sink.open(pipeline.SinkSpec(source.item, COUNT, origin))
+    for name, written in (("going", 4), ("over", None)):
+        items = (source.item,)
+        job = Job(name, doubled, (source,), items, items, COUNT, COUNT, 1, origin.identity, options, "topic")
+        if name == "over":
+            client.run(end_session, name)
+        future = client.submit(
+            compute_share, pickled(job), 0, 4, [sink.portion(name)], Devices(("sim",), 1), pure=False
+        )
+        done = future.result(timeout=60)
+        assert (done and done.computed) == written
+        client.run(end_session, name)
+    assert {path.parent.name for path in Path(tmp_path / "out").rglob("*.npy")} == {"going"}
+    sink.close()
 
 
 def test_a_second_run_into_the_same_output_is_refused(client, images, tmp_path):
