@@ -263,6 +263,11 @@ _RULES = (
         "wait for that thread.",
     ),
     Rule(
+        "global memory overwritten in flight",
+        "Global memory was overwritten while a bulk load may still have to read it.",
+        "Wait for the load's mbarrier first, in the thread that writes, or in one that it waits for.",
+    ),
+    Rule(
         "shared memory overwritten in flight",
         "Shared memory was overwritten while a bulk copy or a wgmma may still have to read it.",
         "Wait first, in the thread that started it: cp.async.bulk.wait_group.read, or wgmma.wait_group; then let the "

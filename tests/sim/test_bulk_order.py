@@ -11,6 +11,8 @@ from paths import ROOT
 from simdevice import CheckedDevice
 from test_bulk_edges import reported
 
+from cudakit.sim.lockstep.report import KernelFault
+
 SOURCE = r"""
 #include "hopper.cuh"
 __device__ __forceinline__ void start(uint64* barrier) {
@@ -25,7 +27,7 @@ __device__ __forceinline__ int load(const int* shared) {
 
 // ---- accesses by the thread that starts a copy ----
 // `when` it stores or reads: before the copy; after it; after it, and a barrier of the block follows
-enum { BEFORE, AFTER, SYNCED };
+enum { BEFORE, AFTER, SYNCED, FENCED };
 __global__ void scaled_by_block(const int* x, int* y, int when) {
     __shared__ alignas(16) int tile[96];
     __shared__ int factor;
@@ -115,8 +117,13 @@ __global__ void __cluster_dims__(2) scaled_in_cluster(const int* x, int* y, int 
                                  :: "r"(shared_address(&factor)), "r"(rank) : "memory");
         }
     if (when == SYNCED) cluster_sync();
+    if (when == FENCED && cluster_rank() == 0) {
+        __threadfence();
+        __syncthreads();
+    }
     barrier_wait(&full, 0);
-    if (cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x] * factor;  // cluster's factor
+    if (cluster_rank() == 1 && (when != FENCED || threadIdx.x == 0))
+        y[threadIdx.x] = tile[threadIdx.x] * factor;  // cluster's factor
     cluster_sync();
 }
 // ---- the destinations of bulk stores ----
@@ -181,6 +188,70 @@ __global__ void copies(int* y, int wait, int who, int at) {
     __syncthreads();
     if (threadIdx.x == 0) bulk_wait<0>();
     if (threadIdx.x == who) y[40] = back[0] + back[3];
+}
+// Two bulk stores, or a store and a reduction (`first`, `second`: whether each is one), to elements 4 to 35 and `to` to
+// `to` + 31. `same`: they store the same values where they overlap
+__global__ void overlaps(int* y, int first, int second, int to, int same, int wait) {
+    __shared__ alignas(16) int one[32], two[32];
+    one[threadIdx.x] = threadIdx.x + 4;
+    two[threadIdx.x] = threadIdx.x + (same ? to : 100);
+    fence_async_shared();
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; ++i) {
+            if (i ? second : first)
+                asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], 128;"  // reduces
+                             :: "l"(y + (i ? to : 4)), "r"(shared_address(i ? two : one)) : "memory");
+            else
+                bulk_store(y + (i ? to : 4), i ? two : one, 128);  // overlaps
+            bulk_commit();
+            if (i == 0 && wait) bulk_wait<0>();
+        }
+        bulk_wait<0>();
+    }
+}
+// a thread accesses y before, or without an order with, the start of a store to it by another one
+__global__ void unordered_start(int* y, int writes, int sync) {
+    __shared__ alignas(16) int tile[32];
+    if (threadIdx.x < 32) tile[threadIdx.x] = threadIdx.x;
+    fence_async_shared();
+    __syncthreads();
+    int seen = 0;
+    if (threadIdx.x == 32) {
+        if (writes) y[7] = 9;
+        else seen = y[7];
+    }
+    if (sync) __syncthreads();
+    if (threadIdx.x == 0) bulk_store(y + 4, tile, 128);  // starts
+    if (threadIdx.x == 0) bulk_commit();
+    __syncthreads();
+    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == 32) y[40] = seen;
+}
+// `when`: what a load reads is overwritten after the wait for it, before that by the same thread, by another one, by a
+// bulk store
+__global__ void overwritten_source(int* x, int* y, int when) {
+    __shared__ alignas(16) int tile[64];
+    __shared__ alignas(16) int fill[4];
+    __shared__ uint64 full;
+    start(&full);
+    if (threadIdx.x < 4) fill[threadIdx.x] = -1;
+    fence_async_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        barrier_arrive_expect(&full, 256);
+        bulk_load(tile, x, 256, &full);
+    }
+    __syncthreads();
+    if (when == 0) barrier_wait(&full, 0);
+    if (when < 3 && threadIdx.x == (when == 1 ? 0 : 32)) x[5] = -1;  // overwrites
+    if (when == 3 && threadIdx.x == 0) {
+        bulk_store(x + 4, fill, 16);  // stores over
+        bulk_commit();
+    }
+    barrier_wait(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x];
+    if (threadIdx.x == 0) bulk_wait<0>();
 }
 // atomics may add to what reductions add to; `mixed`: a load may not be among them
 __global__ void adds(int* y, int mixed) {
@@ -254,6 +325,74 @@ __global__ void __cluster_dims__(2) sent_twice(const int* x, int* y, int early) 
     if (cluster_rank() == 1) y[threadIdx.x] = total;
     cluster_sync();
 }
+// Block 0 stores to block 1 and, by another thread, sends it a tile. `order` of the store and the copy: a barrier of
+// the block, a named barrier, none
+enum { WHOLE_BLOCK, NAMED, NO_ORDER };
+__global__ void __cluster_dims__(2) sent_after(const int* x, int* y, int order) {
+    __shared__ alignas(16) int tile[64], got[64];
+    __shared__ int notes[64];
+    __shared__ uint64 full;
+    start(&full);
+    tile[threadIdx.x] = x[threadIdx.x];
+    fence_async_shared();
+    cluster_sync();
+    if (cluster_rank() == 0) {
+        asm volatile("{.reg .b32 to; mapa.shared::cluster.u32 to, %0, 1; st.shared::cluster.u32 [to], %1;}"
+                     :: "r"(shared_address(&notes[threadIdx.x])), "r"(threadIdx.x) : "memory");
+        if (order == WHOLE_BLOCK) __syncthreads();
+        if (order == NAMED) named_sync(2, 64);
+        if (threadIdx.x == 0)
+            asm volatile("{.reg .b32 to, at;"
+                         "mapa.shared::cluster.u32 to, %0, 1; mapa.shared::cluster.u32 at, %1, 1;"
+                         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                         "[to], [%2], 256, [at];}"
+                         :: "r"(shared_address(got)), "r"(shared_address(&full)), "r"(shared_address(tile))
+                         : "memory");
+    } else {
+        if (threadIdx.x == 0) barrier_arrive_expect(&full, 256);
+        asm volatile("{.reg .pred p; WAIT:"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra WAIT;}"
+                     :: "r"(shared_address(&full)) : "memory");
+        y[64 * (blockIdx.x / 2) + threadIdx.x] = got[threadIdx.x] + notes[threadIdx.x];  // notes
+    }
+    cluster_sync();
+}
+// Blocks of a cluster exchange tiles twice. `answers`: each waits for the other one's answer before it fills its tile
+// again; its own copy has arrived then, but the other block's wait for that orders nothing here
+__global__ void __cluster_dims__(2) exchanged(const int* x, int* y, int answers) {
+    __shared__ alignas(16) int tile[64], got[2][64];
+    __shared__ uint64 full[2], answered;
+    start(&full[0]);
+    start(&full[1]);
+    start(&answered);
+    cluster_sync();
+    const unsigned other = 1 - cluster_rank();
+    int total = 0;
+    for (int i = 0; i < 2; ++i) {
+        if (i == 1 && answers) barrier_wait(&answered, 0);
+        tile[threadIdx.x] = x[128 * i + 64 * cluster_rank() + threadIdx.x];  // fills
+        fence_async_shared();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            barrier_arrive_expect(&full[i], 256);
+            asm volatile("{.reg .b32 to, at;"
+                         "mapa.shared::cluster.u32 to, %0, %3; mapa.shared::cluster.u32 at, %1, %3;"
+                         "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                         "[to], [%2], 256, [at];}"
+                         :: "r"(shared_address(got[i])), "r"(shared_address(&full[i])), "r"(shared_address(tile)),
+                            "r"(other) : "memory");
+        }
+        barrier_wait(&full[i], 0);
+        total += got[i][threadIdx.x];
+        __syncthreads();
+        if (threadIdx.x == 0 && i == 0)
+            asm volatile("{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1;"
+                         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}"
+                         :: "r"(shared_address(&answered)), "r"(other) : "memory");
+    }
+    y[64 * cluster_rank() + threadIdx.x] = total;
+    cluster_sync();
+}
 // a ring of two tiles whose slots the consumers free by an mbarrier: no access of the producer is late
 __global__ void ring(const int* x, int* y, int tiles) {
     __shared__ alignas(16) int tile[2][64];
@@ -288,7 +427,7 @@ __global__ void ring(const int* x, int* y, int tiles) {
 """
 MOMENTS = (None, 0, 1, 2)
 X = np.arange(1, 321, dtype=np.int32)
-BEFORE, AFTER, SYNCED = range(3)
+BEFORE, AFTER, SYNCED, FENCED = range(4)
 
 
 @pytest.fixture(scope="module")
@@ -323,8 +462,10 @@ def test_it_orders_global_memory_and_other_blocks_alike(device: CheckedDevice, d
         assert np.array_equal(y, 3 * X[:64])
     call: tuple[Any, ...] = ("scaled_by_global", 1, 64, X, y, factor, AFTER)
     assert reported(device, "global factor", *call, draw=draw).kind == "global memory race"
-    report = reported(device, "cluster's factor", "scaled_in_cluster", 2, 64, X, y, AFTER, draw=draw)
-    assert (report.kind, report.block) == ("shared memory race", (1, 0, 0))
+    for blocks in (2, 4):
+        for when in (AFTER, FENCED):
+            report = reported(device, "cluster's factor", "scaled_in_cluster", blocks, 64, X, y, when, draw=draw)
+            assert (report.kind, report.block[0] % 2) == ("shared memory race", 1)
 
 
 @pytest.mark.parametrize("draw", MOMENTS)
@@ -339,9 +480,23 @@ def test_a_wait_for_a_copy_orders_the_read_of_its_source(device: CheckedDevice, 
     y = np.zeros(64, np.int32)
     device.launch("sent_twice", 2, 64, X, y, 0, draw=draw)
     assert np.array_equal(y, (X[:64] + X[64:128])[::-1])
-    if draw is None:
-        report = reported(device, "sends", "sent_twice", 2, 64, X, y, 1)
-        assert (report.kind, report.block) == ("shared memory overwritten in flight", (0, 0, 0))
+    report = reported(device, "sends", "sent_twice", 2, 64, X, y, 1, draw=draw)
+    assert (report.kind, report.block) == ("shared memory overwritten in flight", (0, 0, 0))
+    y = np.zeros(128, np.int32)
+    device.launch("exchanged", 2, 64, X, y, 1, draw=draw)
+    assert np.array_equal(y.reshape(2, 64), X[:256].reshape(2, 2, 64).sum(0)[::-1])
+    assert reported(device, "fills", "exchanged", 2, 64, X, y, 0, draw=draw).kind == report.kind
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+@pytest.mark.parametrize("clusters", [1, 3])
+def test_a_wait_for_a_copy_orders_what_its_thread_knew(device: CheckedDevice, clusters: int, draw: int | None) -> None:
+    y = np.zeros(64 * clusters, np.int32)
+    for order in range(2):
+        device.launch("sent_after", 2 * clusters, 64, X, y, order, draw=draw)
+        assert np.array_equal(y, np.tile(X[:64] + np.arange(64), clusters))
+    report = reported(device, "notes", "sent_after", 2 * clusters, 64, X, y, 2, draw=draw)
+    assert (report.kind, report.block[0] % 2) == ("shared memory race", 1)
 
 
 # The destinations of bulk stores --------------------------------------------------------------------------------------
@@ -393,6 +548,55 @@ def test_what_a_bulk_store_writes_may_be_overwritten_after_a_wait_for_it(
         for wait in (NO_WAIT, SOURCES):
             report = reported(device, "stores", "stores", 1, 64, np.zeros(40, np.int32), wait, who, 7, draw=draw)
             assert (report.kind, report.thread) == ("access before bulk wait", (who, 0, 0))
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_bulk_stores_of_other_values_to_one_place_need_a_wait_between(device: CheckedDevice, draw: int | None) -> None:
+    zeros = np.zeros(80, np.int32)
+    for first, second in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        for to in (4, 32, 36):
+            y = zeros.copy()
+            device.launch("overlaps", 1, 32, y, first, second, to, 0, 1, draw=draw)
+            want = zeros.copy()
+            want[4:36] = range(4, 36)
+            want[to : to + 32] = np.arange(100, 132) + (want[to : to + 32] if second else 0)
+            assert y.tolist() == want.tolist()
+            if to == 36 or (first and second):
+                device.launch("overlaps", 1, 32, y, first, second, to, 0, 0, draw=draw)
+                continue
+            mark = "reduces" if second else "overlaps"
+            if not second:
+                report = reported(device, mark, "overlaps", 1, 32, y, first, second, to, 0, 0, draw=draw)
+                assert report.kind == "access before bulk wait"
+            else:
+                with pytest.raises(KernelFault, match="access before bulk wait"):
+                    device.launch("overlaps", 1, 32, y, first, second, to, 0, 0, draw=draw)
+    # tiles that overlap at the end of an array, with the same values
+    y = zeros.copy()
+    device.launch("overlaps", 1, 32, y, 0, 0, 20, 1, 0, draw=draw)
+    assert y.tolist() == [*[0] * 4, *range(4, 52), *[0] * 28]
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_bulk_store_is_ordered_by_its_start(device: CheckedDevice, writes: int, draw: int | None) -> None:
+    y = np.zeros(41, np.int32)
+    device.launch("unordered_start", 1, 64, y, writes, 1, draw=draw)
+    assert y.tolist() == made(0)
+    report = reported(device, "starts", "unordered_start", 1, 64, np.zeros(41, np.int32), writes, 0, draw=draw)
+    assert (report.kind, report.thread) == ("global memory race", (0, 0, 0))
+    assert report.others[0].thread == (32, 0, 0)
+
+
+def test_what_a_bulk_load_reads_may_be_overwritten_after_a_wait_for_it(device: CheckedDevice) -> None:
+    for draw in MOMENTS:
+        x, y = X.copy(), np.zeros(64, np.int32)
+        device.launch("overwritten_source", 1, 64, x, y, 0, draw=draw)
+        assert np.array_equal(y, X[:64])
+        assert x[5] == -1
+    for when, mark, thread in ((1, "overwrites", 0), (2, "overwrites", 32), (3, "stores over", 0)):
+        report = reported(device, mark, "overwritten_source", 1, 64, X.copy(), y, when)
+        assert (report.kind, report.thread) == ("global memory overwritten in flight", (thread, 0, 0))
 
 
 @pytest.mark.parametrize("draw", MOMENTS)

@@ -44,6 +44,10 @@ class _Reading:
     access: MemoryAccess
     piece: Piece
     chunks: Array
+    # for a copy between blocks: whether it completes on an mbarrier, and once it has, the waits for that phase; only
+    # what comes after one of them may overwrite its source
+    arrives: bool = False
+    waits: Waits | None = None
 
 
 class AsyncProxy:
@@ -172,20 +176,36 @@ class AsyncProxy:
             if transfer.reads_shared:
                 self._check_fenced(f, source.access, piece)
                 transfer.token = self._hold(f, source.access, piece)
+                transfer.token.arrives = barrier is not None
             elif isinstance(source.home, Allocation):
                 self._check_global(f, source.access, piece)
+        if barrier is not None and guard.race:
+            transfer.knows = guard.order.knowledge(self.batch.geometry.warp[transfer.lane, None])[0]
         if target is not None and transfer.writes_shared and guard.shared is not None:
             piece = target.piece(_lanes_of(transfer, len(target.index)))
             event = guard.events.access(target.access.site)
             self.issued[event] = transfer
             transfer.event = event
             guard.shared.issue(f, target.access, piece, event)
+        elif target is not None and guard.race and isinstance(target.home, Allocation):
+            units, _ = self._checked(target)
+            data = None if transfer.combine is not None else transfer.preview()
+            if units is not target and data is not None:
+                data = np.zeros(len(units.index), units.access.dtype)  # these elements are parts of the checked ones
+            guard.memory.start_write(
+                f, units.access, units.piece(_lanes_of(transfer, len(units.index))), data, guard.order
+            )
 
     def taken(self, transfer: Transfer) -> None:
-        if transfer.token is not None:
-            # a wait for its mbarrier orders what happened before the start of the copy, which its read counts as
-            self.release(transfer.token, note=transfer.barrier is None)
-            transfer.token = None
+        if transfer.token is None:
+            return
+        if transfer.barrier is None:
+            self.release(transfer.token)
+        elif self.guard.race:
+            transfer.token.waits = self.mbarriers.waits(transfer.barrier)
+        else:
+            self._drop(transfer.token, transfer.token.chunks)
+        transfer.token = None
 
     def lands(self, transfer: Transfer) -> None:
         """Note that a transfer writes its destination now."""
@@ -213,7 +233,7 @@ class AsyncProxy:
             if undefined is not None:
                 undefined[partly] = 0
         if transfer.barrier is not None:
-            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event)
+            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event, transfer.knows)
             if event in self.landed:
                 self.awaited[event] = waits
 
@@ -315,9 +335,8 @@ class AsyncProxy:
         self.readings.append(made)
         return made
 
-    def release(self, reading: _Reading, lanes: Array | None = None, *, note: bool = True) -> None:
-        """Note that an access in flight has read its memory, or the part of these lanes; ``note``: as a read by them
-        now."""
+    def release(self, reading: _Reading, lanes: Array | None = None) -> None:
+        """Note that an access in flight has read its memory, or the part of these lanes: it is a read by them now."""
         if reading not in self.readings:
             return
         piece, chunks = reading.piece, reading.chunks
@@ -329,9 +348,18 @@ class AsyncProxy:
             piece, chunks = some_units(piece, ended), chunks[ended]
         np.subtract.at(self.reading, chunks, 1)
         shared = self.guard.shared
-        if note and shared is not None and shared.race and len(chunks):
+        if shared is not None and shared.race and len(chunks):
             event = self.guard.events.access(reading.access.site, piece.lanes)
             shared.note_read(reading.access, piece, event)
+
+    def _drop(self, reading: _Reading, chunks: Array) -> None:
+        """Forget that an access in flight reads these chunks. Its read counts from its start on, which a wait for its
+        mbarrier is ordered after."""
+        mine = np.isin(reading.chunks, chunks)
+        np.subtract.at(self.reading, reading.chunks[mine], 1)
+        reading.chunks = reading.chunks[~mine]
+        if not len(reading.chunks):
+            self.readings.remove(reading)
 
     def check_write(self, f: Fragment, access: MemoryAccess, piece: Piece, index: Array) -> None:
         """Report a write to an mbarrier, or to memory that an access in flight reads."""
@@ -339,17 +367,30 @@ class AsyncProxy:
         if not self.readings:
             return
         chunks = index * access.size // CHUNK
-        held = self.reading.take(chunks)
+        held = self.reading.take(chunks) > 0
         if not held.any():
             return
-        first = int(np.flatnonzero(held)[0])
-        reading = next(r for r in self.readings if (r.chunks == chunks[first]).any())
+        for reading in list(self.readings):
+            late = held & np.isin(chunks, reading.chunks)
+            if reading.waits is not None and late.any():
+                left = self._before_waits(reading.waits, np.unique(piece.lanes.lanes[late]))
+                over = late & ~np.isin(piece.lanes.lanes, left)
+                self._drop(reading, chunks[over])
+                late &= ~over
+            if late.any():
+                self._fail_overwritten(f, access, piece, index, int(np.flatnonzero(late)[0]), reading)
+
+    def _fail_overwritten(
+        self, f: Fragment, access: MemoryAccess, piece: Piece, index: Array, first: int, reading: _Reading
+    ) -> NoReturn:
         byte = int(index[first]) * access.size % piece.home.stride
         site = reading.access.site
         lane = int(reading.piece.lanes.lanes[0])
         block, thread = divmod(lane, self.batch.geometry.threads)
-        product = site.instruction.opcode == "wgmma"
-        wait = "wgmma.wait_group" if product else "cp.async.bulk.wait_group.read"
+        wait = "wgmma.wait_group" if site.instruction.opcode == "wgmma" else "cp.async.bulk.wait_group.read"
+        advice = f"wait for it ({wait}) in the thread that started it, and let other threads wait for that thread"
+        if reading.arrives:
+            advice = "wait for the copy's mbarrier in the block that receives it, and let that block answer"
         self._fail_lane(
             f,
             access.site,
@@ -358,7 +399,7 @@ class AsyncProxy:
             f"{access.named} at byte {byte} of shared memory, which the {site.kind} of block "
             f"{self.batch.block_index(block)}, thread {self.batch.thread_index(thread)} may still have to read",
             others=(self.batch.other(site, lane),),
-            notes=[f"wait for it ({wait}) in the thread that started it, and let other threads wait for that thread"],
+            notes=[advice],
         )
 
     def _check_objects(self, f: Fragment, access: MemoryAccess, piece: Piece, index: Array) -> None:

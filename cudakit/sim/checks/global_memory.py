@@ -163,12 +163,7 @@ class GlobalChecks:
         shadow.units |= access.unit
         index = indices(piece.index, piece.lanes.count)
         old = writes.words(index, count)
-        if np.count_nonzero(old):
-            self._compare(f, access, piece, count, shadow, old, order, values=values)
-        if shadow.reads is not None:
-            words = shadow.reads.words(piece.index, count)
-            if np.count_nonzero(words):
-                self._compare(f, access, piece, count, shadow, words, order, reads=True)
+        self._compare_all(f, access, piece, count, shadow, old, order, values)
         lost = writes.note(index, count, self._words(event, order, piece.lanes, access.strong), _EVER, old)
         each = values is not None and values.ndim == (1 if access.count == 1 else 2)
         apart = access.strong and access.scope < DEVICE
@@ -189,6 +184,18 @@ class GlobalChecks:
             block, thread = divmod(lane, order.threads)
             culprits = WrongLanes(f, access, piece, one, lost[wrong])
             self._report(culprits, event, order.first_block + block, thread, same=not apart, why=why)
+
+    def start_write(
+        self, f: Fragment, access: MemoryAccess, piece: Piece, values: Array | None, order: BatchOrder
+    ) -> None:
+        """Check a store or an atomic (``values``: None) that begins now, and which ``write`` notes when it happens."""
+        allocation: Allocation = piece.home
+        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        if shadow is None or not shadow.races:
+            return
+        count = access.size >> self.shift
+        old = None if shadow.writes is None else shadow.writes.words(indices(piece.index, piece.lanes.count), count)
+        self._compare_all(f, access, piece, count, shadow, old, order, values)
 
     def _words(self, event: int, order: BatchOrder, lanes: LaneSet, strong: bool) -> Array:
         return self._owners(order, lanes) + ((event << self.layout.shift) | strong)
@@ -214,6 +221,25 @@ class GlobalChecks:
         if not missing.any():
             return
         unwritten_load(f, access, piece, missing, count)
+
+    def _compare_all(
+        self,
+        f: Fragment,
+        access: MemoryAccess,
+        piece: Piece,
+        count: int,
+        shadow: _Shadow,
+        old: Array | None,
+        order: BatchOrder,
+        values: Array | None,
+    ) -> None:
+        """Compare a write with the earlier writes, the words ``old``, and the earlier reads of its granules."""
+        if old is not None and np.count_nonzero(old):
+            self._compare(f, access, piece, count, shadow, old, order, values=values)
+        if shadow.reads is not None:
+            words = shadow.reads.words(piece.index, count)
+            if np.count_nonzero(words):
+                self._compare(f, access, piece, count, shadow, words, order, reads=True)
 
     def _compare(
         self,

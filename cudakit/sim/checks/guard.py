@@ -17,12 +17,12 @@ import numpy as np
 
 from cudakit.sim.checks.async_proxy import AsyncProxy
 from cudakit.sim.checks.batch_checks import other_of
-from cudakit.sim.checks.bulk_stores import BulkStores
 from cudakit.sim.checks.cached_loads import CachedLoads
 from cudakit.sim.checks.cluster_barriers import ClusterBarriers
 from cudakit.sim.checks.events import Events
 from cudakit.sim.checks.footprints import READ, WRITE, Footprints
 from cudakit.sim.checks.global_memory import GlobalChecks, places_of
+from cudakit.sim.checks.global_transfers import GlobalTransfers
 from cudakit.sim.checks.local_memory import LocalChecks
 from cudakit.sim.checks.map_changes import MapChecks
 from cudakit.sim.checks.ordering import BatchOrder
@@ -86,7 +86,7 @@ class Guard:
         # the asynchronous copies and products, and mbarriers
         self.proxy = AsyncProxy(self)
         self.clusters = ClusterBarriers(self, self.proxy.mbarriers)
-        self.stores = BulkStores(self)
+        self.transfers = GlobalTransfers(self)
         self.maps = MapChecks(self)
         if self.shared is not None:
             self.shared.proxy = self.proxy
@@ -118,8 +118,8 @@ class Guard:
                 if access.strong:
                     self._strong(access, piece, event, True, False)
                 self._print(access, piece, event, READ)
-                if self.stores.flying:
-                    self.stores.check(f, access, piece, atomic=False)
+                if self.transfers.any:
+                    self.transfers.check(f, access, piece, reads=True, writes=False)
                 if self.cached is not None:
                     self.cached.read(f, access, piece)
                 self.memory.read(f, access, piece, event, self.order)
@@ -147,8 +147,8 @@ class Guard:
                 self._print(access, piece, event, WRITE)
                 for watch in self.watches:
                     watch.note(f, access, piece)
-                if self.stores.flying:
-                    self.stores.check(f, access, piece, atomic=False)
+                if self.transfers.any:
+                    self.transfers.check(f, access, piece, reads=False, writes=True)
                 if self.cached is not None:
                     self.cached.write(access, piece, event)
                 self.memory.write(f, access, piece, event, part, self.order)
@@ -172,8 +172,8 @@ class Guard:
                 watch.note(f, access, piece)
             self._strong(access, piece, event, True, True)
             if home is not self.batch.shared:
-                if self.stores.flying:
-                    self.stores.check(f, access, piece, atomic=True)
+                if self.transfers.any:
+                    self.transfers.check(f, access, piece, reads=True, writes=True)
                 if self.cached is not None:
                     self.cached.write(access, piece, event)
                 if reads:
@@ -327,7 +327,7 @@ class Guard:
         """Check an asynchronous copy that starts."""
         self.proxy.start(transfer)
         if self.race:
-            self.stores.start(transfer)
+            self.transfers.start(transfer)
 
     def transfer_taken(self, transfer: Transfer) -> None:
         """Note that an asynchronous copy has read its source."""
@@ -335,14 +335,15 @@ class Guard:
 
     def transfer_lands(self, transfer: Transfer) -> None:
         """Check an asynchronous copy that writes its destination."""
-        self.stores.landing = True
+        self.transfers.lands(transfer)
+        self.transfers.landing = True
         self.proxy.lands(transfer)
-        self.stores.landing = False
+        self.transfers.landing = False
 
     def transfers_complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
         """Note that lanes have waited for the bulk stores which ``due`` selects."""
-        if self.stores.flying:
-            self.stores.complete(due)
+        if self.transfers.stores:
+            self.transfers.complete(due)
 
     # ---- the async proxy ----
 
@@ -421,8 +422,8 @@ class Guard:
 
     def leave(self, f: Fragment) -> None:
         """Note that the lanes of a fragment have exited."""
-        if self.stores.flying:
-            self.stores.leave(f.lanes)
+        if self.transfers.stores:
+            self.transfers.leave(f.lanes)
         if self.shared is not None and self.race:
             self.shared.leave(f)
 
@@ -436,7 +437,7 @@ class Guard:
         if self.shared is not None:
             self.shared.proxy = None
         self.shared = None
-        del self.proxy, self.clusters, self.stores, self.maps
+        del self.proxy, self.clusters, self.transfers, self.maps
 
 
 def wanted(checks: Iterable[str]) -> bool:

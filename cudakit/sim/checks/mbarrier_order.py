@@ -119,18 +119,24 @@ class MbarrierOrder:
             self._arrive(phases, arrived, before)
         self._acquire(lanes, phases.now, phases.place, phases.whole[0], event)
 
-    def publish(self, barrier: Mbarrier, lane: int, event: int) -> Waits:
-        """Note that a copy which a lane started at an event has arrived: what the lane did before it is ordered before
-        the end of the current phase. Returns the waits for that phase."""
+    def publish(self, barrier: Mbarrier, lane: int, event: int, knows: Array | None) -> Waits:
+        """Note that a copy which a lane started at an event has arrived: what the lane did before it, and ``knows`` of
+        others, is ordered before the end of the current phase. Returns the waits for that phase."""
         geometry, order = self.guard.batch.geometry, self.guard.order
         phases = self._phases(barrier)
         inner = int(geometry.warp[lane]) % order.columns
+        if knows is not None:
+            np.maximum(phases.now, knows, out=phases.now)
         phases.now[inner] = max(int(phases.now[inner]), event)
         alone = LaneSet(geometry, np.array([lane]), 1)
         order.released(alone, phases.place, event)
         if self.several:
             self._tell_grid(alone, phases.place, event, releases=True)
         return phases.waits
+
+    def waits(self, barrier: Mbarrier) -> Waits:
+        """The waits for the current phase."""
+        return self._phases(barrier).waits
 
     def complete(self, barrier: Mbarrier) -> None:
         phases = self._phases(barrier)

@@ -200,7 +200,7 @@ class GridChains:
                 else:
                     common, warp, own = int(fences.floor[lane]), int(fences.synced[lane]), int(fences.event[lane])
                 # a fence of the block that a barrier orders before this write publishes too
-                common = max(common, int(fences.settled[one]))
+                common = max(common, min(int(fences.settled[one]), event))
                 self._release(order.first_block + one, place, common, _Release(0, lane, own, warp, fences))
 
     def fence(self, fences: BlockFences, event: int, lanes: Array) -> None:

@@ -79,6 +79,7 @@ class Transfer:
         "f",
         "group",
         "inside",
+        "knows",
         "lane",
         "lanes",
         "phase",
@@ -105,9 +106,10 @@ class Transfer:
         self.bytes = 0
         self.group = -1
         self.taken = False
-        # the checks' handle of its read in flight, and the event of its issue
+        # the checks' handle of its read in flight, the event of its issue, and what its warp knew then
         self.token: Any = None
         self.event = 0
+        self.knows: Any = None
 
     # ---- progress ----
 
@@ -171,6 +173,13 @@ class Transfer:
             others=(batch.other(self.site, self.lane),),
             notes=["expect exactly the bytes of the copies, of whole boxes also if they overhang the tensor"],
         )
+
+    def preview(self) -> Array | None:
+        """What it would write if it read its source now, all of which exists."""
+        if self.source is None:
+            return self.data
+        found = self.source.load()
+        return found if self.arrange is None else self.arrange(found)
 
     # ---- places ----
 

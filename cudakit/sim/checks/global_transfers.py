@@ -1,0 +1,205 @@
+"""Bulk copies from and to global memory in flight.
+
+- Nothing may access what a store or reduction writes until its thread has waited for all of it; a wait for its source
+  (.read) is not enough. Reductions and atomics go together.
+- Nothing may write what a load reads before the load has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from cudakit.sim.checks.batch_checks import BatchChecks
+from cudakit.sim.lockstep.access import MemoryAccess
+from cudakit.sim.lockstep.fragment import Fragment
+from cudakit.sim.lockstep.lanes import Array, LaneSet
+from cudakit.sim.lockstep.memory import Allocation
+from cudakit.sim.lockstep.pieces import Piece, positions
+from cudakit.sim.lockstep.transfers import Transfer, Units
+
+_WAIT = (
+    "wait for it (cp.async.bulk.wait_group, without .read) in the thread that started it, and let other threads wait "
+    "for that thread"
+)
+_ARRIVAL = "wait for the load's mbarrier before its source is written"
+
+
+@dataclass(eq=False)
+class _Flying:
+    """A transfer in flight, and the bytes of its allocation that its units are within."""
+
+    transfer: Transfer
+    units: Units
+    low: int
+    high: int
+
+
+class GlobalTransfers:
+    """The transfers of one batch from and to global memory."""
+
+    def __init__(self, checks: BatchChecks) -> None:
+        self.checks = checks
+        self.stores: dict[Allocation, list[_Flying]] = {}
+        self.loads: dict[Allocation, list[_Flying]] = {}
+        # whether the accesses are those of a transfer that writes its destination now
+        self.landing = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there are some in flight."""
+        return bool(self.stores or self.loads)
+
+    def start(self, transfer: Transfer) -> None:
+        """Note a transfer that starts. Report a store to what a load in flight reads, or to what another store in
+        flight writes, unless both store the same: their order is not determined."""
+        if transfer.group >= 0 and (made := _flying(transfer, transfer.destination)) is not None:
+            for load in self.loads.get(made.units.home, ()):
+                if len(found := _shared(made, load)):
+                    self._report_written(transfer.f, transfer.site, made.units, int(found[0]), load.transfer)
+            for store in self.stores.get(made.units.home, ()):
+                if len(found := _shared(made, store)) and _conflict(made, store):
+                    self._report(transfer.f, transfer.site, made.units, int(found[0]), transfer.lane, store.transfer)
+            self.stores.setdefault(made.units.home, []).append(made)
+        elif transfer.barrier is not None and (made := _flying(transfer, transfer.source)) is not None:
+            self.loads.setdefault(made.units.home, []).append(made)
+
+    def lands(self, transfer: Transfer) -> None:
+        """Note that a transfer has read its source."""
+        if transfer.barrier is not None and self.loads:
+            self.loads = _kept(self.loads, lambda other: other is not transfer)
+
+    def complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
+        """Note that the stores which ``due`` selects have been waited for."""
+        over = set(map(id, due([one.transfer for flying in self.stores.values() for one in flying])))
+        self.stores = _kept(self.stores, lambda transfer: id(transfer) not in over)
+
+    def leave(self, lanes: LaneSet) -> None:
+        """Forget the stores of the blocks that have exited with these lanes."""
+        batch = self.checks.batch
+        gone = (lanes.block_counts > 0) & (batch.live_blocks == 0)
+        if gone.any():
+            self.stores = _kept(self.stores, lambda transfer: not gone[transfer.lane // batch.geometry.threads])
+
+    def check(self, f: Fragment, access: MemoryAccess, piece: Piece, *, reads: bool, writes: bool) -> None:
+        """Report an access to memory that a store in flight writes, or a write to what a load in flight reads."""
+        if self.landing:
+            return
+        stores = self.stores.get(piece.home, [])
+        loads = self.loads.get(piece.home, []) if writes else []
+        if not stores and not loads:
+            return
+        units = Units(piece.home, positions(piece.index, piece.lanes.count), access)
+        mine = _within(None, units)
+        if mine is None:
+            return
+        for one in stores:
+            if reads and writes and one.transfer.combine is not None:
+                continue
+            found = _shared(mine, one)
+            if len(found):
+                lane = int(piece.lanes.lanes[found[0]])
+                self._report(f, access.site, units, int(found[0]), lane, one.transfer)
+        for one in loads:
+            found = _shared(mine, one)
+            if len(found):
+                one_lane = f.alone(int(piece.lanes.lanes[found[0]]))
+                self._report_written(one_lane, access.site, units, int(found[0]), one.transfer)
+
+    # ---- reports ----
+
+    def _report(self, f: Fragment, site: Any, units: Units, position: int, lane: int, transfer: Transfer) -> NoReturn:
+        whose = "the same thread" if lane == transfer.lane else "another thread"
+        self._fail(
+            f.alone(lane),
+            site,
+            units,
+            position,
+            "access before bulk wait",
+            f"a {transfer.site.kind} of {whose} may not have written yet",
+            transfer,
+            _WAIT,
+        )
+
+    def _report_written(self, f: Fragment, site: Any, units: Units, position: int, transfer: Transfer) -> NoReturn:
+        detail = f"a {transfer.site.kind} may still have to read"
+        self._fail(f, site, units, position, "global memory overwritten in flight", detail, transfer, _ARRIVAL)
+
+    def _fail(
+        self,
+        f: Fragment,
+        site: Any,
+        units: Units,
+        position: int,
+        kind: str,
+        which: str,
+        transfer: Transfer,
+        advice: str,
+    ) -> NoReturn:
+        home, access = units.home, units.access
+        address = home.base + int(units.index[position]) * access.size
+        f.fail(
+            site.instruction,
+            kind,
+            f"{access.named} at {address:#x}, {address - home.address} bytes into the {home.kind} allocation of "
+            f"{home.size} bytes, which {which}",
+            space="global",
+            access=site.kind,
+            address=address,
+            allocation=home,
+            others=(self.checks.batch.other(transfer.site, transfer.lane),),
+            notes=[advice],
+        )
+
+
+def _within(transfer: Any, units: Units) -> _Flying | None:
+    if not len(units.index):
+        return None
+    size = units.access.size
+    return _Flying(transfer, units, int(units.index.min()) * size, int(units.index.max()) * size + size)
+
+
+def _flying(transfer: Transfer, units: Units | None) -> _Flying | None:
+    """A transfer and its units in global memory; None if these are elsewhere or there are none."""
+    return _within(transfer, units) if units is not None and isinstance(units.home, Allocation) else None
+
+
+def _kept(
+    flying: dict[Allocation, list[_Flying]], which: Callable[[Transfer], bool]
+) -> dict[Allocation, list[_Flying]]:
+    kept = ((home, [one for one in ones if which(one.transfer)]) for home, ones in flying.items())
+    return {home: ones for home, ones in kept if ones}
+
+
+def _cells(units: Units, size: int) -> Array:
+    """The cells of ``size`` bytes that units cover, one row per unit."""
+    each = units.access.size // size
+    return units.index[:, None] * each + np.arange(each)
+
+
+def _shared(mine: _Flying, other: _Flying) -> Array:
+    """The positions of the units of one that share a byte with those of another one in the same allocation."""
+    if other.low >= mine.high or other.high <= mine.low:
+        return np.zeros(0, np.int64)
+    size = min(mine.units.access.size, other.units.access.size)
+    return np.flatnonzero(np.isin(_cells(mine.units, size), _cells(other.units, size)).any(axis=1))
+
+
+def _conflict(mine: _Flying, other: _Flying) -> bool:
+    """Whether the result of two overlapping stores depends on their order."""
+    reductions = mine.transfer.combine is not None, other.transfer.combine is not None
+    if any(reductions):
+        return not all(reductions)
+    size = min(mine.units.access.size, other.units.access.size)
+    cells, values = [], []
+    for one in (mine, other):
+        data = one.transfer.data if one.transfer.taken else one.transfer.preview()
+        if data is None:
+            return False
+        cells.append(_cells(one.units, size).reshape(-1))
+        values.append(np.ascontiguousarray(data).reshape(-1).view(np.uint8).reshape(-1, size))
+    _, here, there = np.intersect1d(cells[0], cells[1], return_indices=True)
+    return bool((values[0][here] != values[1][there]).any())
