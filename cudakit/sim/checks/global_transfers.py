@@ -181,7 +181,7 @@ def _cells(units: Units, size: int) -> Array:
 
 
 def _shared(mine: _Flying, other: _Flying) -> Array:
-    """The positions of the units of one that share a byte with those of another one in the same allocation."""
+    """The positions of the first one's units that share a byte with the second one's, in the same allocation."""
     if other.low >= mine.high or other.high <= mine.low:
         return np.zeros(0, np.int64)
     size = min(mine.units.access.size, other.units.access.size)

@@ -175,7 +175,7 @@ class Transfer:
         )
 
     def preview(self) -> Array | None:
-        """What it would write if it read its source now, all of which exists."""
+        """The values that it would write if it read its source now. For stores, whose sources have no missing part."""
         if self.source is None:
             return self.data
         found = self.source.load()
