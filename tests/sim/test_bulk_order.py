@@ -357,6 +357,35 @@ __global__ void __cluster_dims__(2) sent_after(const int* x, int* y, int order) 
     }
     cluster_sync();
 }
+// The first cluster stores to `notes` and raises a flag. A thread of the second one waits for that (`ordered`: it acquires)
+// and loads into both blocks, of which the other waits for its tile only and reads the notes.
+__global__ void __cluster_dims__(2) flagged(const int* x, int* y, int* notes, int* flag, int ordered) {
+    __shared__ alignas(16) int tile[64];
+    __shared__ uint64 full;
+    start(&full);
+    cluster_sync();
+    if (blockIdx.x == 0) {
+        notes[threadIdx.x] = threadIdx.x + 1;
+        __syncthreads();
+        if (threadIdx.x == 0) asm volatile("st.release.gpu.s32 [%0], 1;" :: "l"(flag) : "memory");
+    }
+    if (blockIdx.x >= 2) {
+        if (threadIdx.x == 0) barrier_arrive_expect(&full, 256);
+        if (cluster_rank() == 0 && threadIdx.x == 0) {
+            int raised = 0;
+            while (!raised)
+                if (ordered) asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
+                else asm volatile("ld.relaxed.gpu.s32 %0, [%1];" : "=r"(raised) : "l"(flag) : "memory");
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                         "[%0], [%1], 256, [%2], %3;"
+                         :: "r"(shared_address(tile)), "l"(x), "r"(shared_address(&full)), "h"((unsigned short)3)
+                         : "memory");
+        }
+        barrier_wait(&full, 0);
+        if (cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x] * notes[threadIdx.x];  // flagged
+    }
+    cluster_sync();
+}
 // Blocks of a cluster exchange tiles twice. `answers`: each waits for the other one's answer before it fills its tile
 // again; its own copy has arrived then, but the other block's wait for that orders nothing here
 __global__ void __cluster_dims__(2) exchanged(const int* x, int* y, int answers) {
@@ -495,6 +524,12 @@ def test_a_wait_for_a_copy_orders_what_its_thread_knew(device: CheckedDevice, cl
     for order in range(2):
         device.launch("sent_after", 2 * clusters, 64, X, y, order, draw=draw)
         assert np.array_equal(y, np.tile(X[:64] + np.arange(64), clusters))
+    y, notes, flag = np.zeros(64, np.int32), np.zeros(64, np.int32), np.zeros(1, np.int32)
+    device.launch("flagged", 4, 64, X, y, notes, flag, 1, draw=draw)
+    assert np.array_equal(y, X[:64] * np.arange(1, 65))
+    report = reported(device, "flagged", "flagged", 4, 64, X, y, notes, np.zeros(1, np.int32), 0, draw=draw)
+    assert (report.kind, report.block) == ("global memory race", (3, 0, 0))
+    y = np.zeros(64 * clusters, np.int32)
     report = reported(device, "notes", "sent_after", 2 * clusters, 64, X, y, 2, draw=draw)
     assert (report.kind, report.block[0] % 2) == ("shared memory race", 1)
 

@@ -193,17 +193,24 @@ class MbarrierOrder:
         return all(order.warp_ordered(first + column, int(events[column]), warp) for column in late)
 
     def _tell_grid(self, lanes: LaneSet, place: int, event: int, *, releases: bool) -> None:
-        """Enter releases or acquires in the chains between blocks, by the first lane of each warp: they lead on to
-        other clusters."""
+        """Enter releases or acquires in the chains between blocks, by the first lane of each whole warp and by the
+        lanes of others: they lead on to other clusters."""
         guard = self.guard
+        whole = lanes.warp_counts == guard.batch.live_warps
         first = lanes.lanes[lanes.warp_starts]
-        guard.memory.chains.strong(
-            guard.fences,
-            event,
-            first,
-            np.full(len(first), place),
-            reads=not releases,
-            writes=releases,
-            release=releases,
-            acquires=not releases,
-        )
+        for some, entire in (
+            (first[whole[lanes.warp[lanes.warp_starts]]], True),
+            (lanes.lanes[~whole[lanes.warp]], False),
+        ):
+            if len(some):
+                guard.memory.chains.strong(
+                    guard.fences,
+                    event,
+                    some,
+                    np.full(len(some), place),
+                    reads=not releases,
+                    writes=releases,
+                    release=releases,
+                    acquires=not releases,
+                    whole=entire,
+                )

@@ -91,12 +91,14 @@ class _Releases:
 
 
 class _Acquire(NamedTuple):
-    """The first ``seen`` releases of a location have been acquired by a thread of a block at an event."""
+    """The first ``seen`` releases of a location have been acquired by a thread of a block at an event; ``whole``: by
+    its warp."""
 
     seen: int
     block: int
     thread: int
     event: int
+    whole: bool = False
 
 
 class BlockFences:
@@ -176,8 +178,10 @@ class GridChains:
         writes: bool,
         release: bool,
         acquires: bool,
+        whole: bool = False,
     ) -> None:
-        """Note a strong access by lanes of a batch: one location per lane, in the order in which they take effect."""
+        """Note a strong access by lanes of a batch: one location per lane, in the order in which they take effect.
+        ``whole``: each lane stands for its warp, all lanes of which take part."""
         order = fences.order
         block = lanes // order.threads
         able = np.ones(len(lanes), np.bool_) if release else (fences.event[lanes] > 0) | (fences.settled[block] > 0)
@@ -190,13 +194,14 @@ class GridChains:
             one, thread = divmod(lane, order.threads)
             if reads and (seen := self._count.get(place, 0)):
                 if acquires:
-                    self._acquire(event, order.first_block + one, thread, place, seen)
+                    self._acquire(event, order.first_block + one, thread, place, seen, whole)
                 else:
                     fences.pending.setdefault(one, {})[thread, place] = (seen, event)
             if writes and may:
                 if release:
                     # a copy that arrives at an mbarrier publishes what happened before its start
-                    common, warp, own = min(int(order.floor[one]), event), min(int(order.synced[lane]), event), event
+                    common, own = min(int(order.floor[one]), event), event
+                    warp = event if whole else min(int(order.synced[lane]), event)
                 else:
                     common, warp, own = int(fences.floor[lane]), int(fences.synced[lane]), int(fences.event[lane])
                 # a fence of the block that a barrier orders before this write publishes too
@@ -247,11 +252,11 @@ class GridChains:
             self._count[place] = number + 1
             self._publish(block, place, common)
 
-    def _acquire(self, event: int, block: int, thread: int, place: Key, seen: int) -> None:
+    def _acquire(self, event: int, block: int, thread: int, place: Key, seen: int, whole: bool = False) -> None:
         known = self._seen.setdefault(place, {})
         if known.get((block, thread), 0) < seen:
             known[block, thread] = seen
-            made = _Acquire(seen, block, thread, event)
+            made = _Acquire(seen, block, thread, event, whole)
             self._acquired.setdefault(block, {}).setdefault(place, []).append(made)
             self._readers.setdefault(place, []).append(made)
             if seen == self._count[place] and (row := self._published.get(place)) is not None:
@@ -395,6 +400,6 @@ def _holds(acquire: _Acquire, order: BatchOrder, lane: int) -> bool:
     if lane == ALL:
         return acquire.event <= int(order.floor[block])
     theirs = block * order.threads + acquire.thread
-    if theirs == lane:
+    if theirs == lane or (acquire.whole and order.geometry.warp[theirs] == order.geometry.warp[lane]):
         return True
     return bool(order.ordered(np.array([lane]), np.array([theirs]), np.array([acquire.event]), True)[0])
