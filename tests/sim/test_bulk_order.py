@@ -357,8 +357,8 @@ __global__ void __cluster_dims__(2) sent_after(const int* x, int* y, int order) 
     }
     cluster_sync();
 }
-// The first cluster stores to `notes` and raises a flag. A thread of the second one waits for that (`ordered`: it acquires)
-// and loads into both blocks, of which the other waits for its tile only and reads the notes.
+// The first cluster stores to `notes` and raises a flag. A thread of the second one waits for that (`ordered`: it
+// acquires) and loads into both blocks, of which the other waits for its tile only and reads the notes.
 __global__ void __cluster_dims__(2) flagged(const int* x, int* y, int* notes, int* flag, int ordered) {
     __shared__ alignas(16) int tile[64];
     __shared__ uint64 full;

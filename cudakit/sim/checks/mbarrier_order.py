@@ -196,12 +196,9 @@ class MbarrierOrder:
         """Enter releases or acquires in the chains between blocks, by the first lane of each whole warp and by the
         lanes of others: they lead on to other clusters."""
         guard = self.guard
-        whole = lanes.warp_counts == guard.batch.live_warps
-        first = lanes.lanes[lanes.warp_starts]
-        for some, entire in (
-            (first[whole[lanes.warp[lanes.warp_starts]]], True),
-            (lanes.lanes[~whole[lanes.warp]], False),
-        ):
+        whole = (lanes.warp_counts == guard.batch.live_warps)[lanes.warp]
+        starts = lanes.warp_starts
+        for some, entire in ((lanes.lanes[starts[whole[starts]]], True), (lanes.lanes[~whole], False)):
             if len(some):
                 guard.memory.chains.strong(
                     guard.fences,
