@@ -242,9 +242,8 @@ class AsyncProxy:
         thread does later is not ordered by a wait for the transfer."""
         if not self.awaited:
             return events
-        kinds, which = np.unique(events, return_inverse=True)
-        found: Array = np.array([self.landed[e].event if e in self.awaited else e for e in kinds.tolist()])[which]
-        return found
+        issued = [self.landed[event].event if event in self.awaited else event for event in events.tolist()]
+        return np.array(issued, np.int64)
 
     def unwaited(self, words: Array, low: int, lanes: LaneSet, strong: bool) -> Array | None:
         """A mask of the words of transfers whose phase no thread has waited for that the lanes are, or come after; None

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,14 +28,29 @@ _WAIT = (
 _ARRIVAL = "wait for the load's mbarrier before its source is written"
 
 
-@dataclass(eq=False)
-class _Flying:
-    """A transfer in flight, and the bytes of its allocation that its units are within."""
+class _Place:
+    """Units of global memory, at least one."""
 
-    transfer: Transfer
-    units: Units
-    low: int
-    high: int
+    def __init__(self, units: Units) -> None:
+        self.units = units
+
+    @cached_property
+    def low(self) -> int:
+        """The first byte of the allocation that the units have."""
+        return int(self.units.index.min()) * self.units.access.size
+
+    @cached_property
+    def high(self) -> int:
+        """The byte after the last one."""
+        return (int(self.units.index.max()) + 1) * self.units.access.size
+
+
+class _Flying(_Place):
+    """A transfer in flight, and what it reads or writes."""
+
+    def __init__(self, transfer: Transfer, units: Units) -> None:
+        super().__init__(units)
+        self.transfer = transfer
 
 
 class GlobalTransfers:
@@ -44,7 +59,7 @@ class GlobalTransfers:
     def __init__(self, checks: BatchChecks) -> None:
         self.checks = checks
         self.stores: dict[Allocation, list[_Flying]] = {}
-        self.loads: dict[Allocation, list[_Flying]] = {}
+        self.loads: dict[Allocation, dict[Transfer, _Flying]] = {}
         # whether the accesses are those of a transfer that writes its destination now
         self.landing = False
 
@@ -57,7 +72,7 @@ class GlobalTransfers:
         """Note a transfer that starts. Report a store to what a load in flight reads, or to what another store in
         flight writes, unless both store the same: their order is not determined."""
         if transfer.group >= 0 and (made := _flying(transfer, transfer.destination)) is not None:
-            for load in self.loads.get(made.units.home, ()):
+            for load in self.loads.get(made.units.home, {}).values():
                 if len(found := _shared(made, load)):
                     self._report_written(transfer.f, transfer.site, made.units, int(found[0]), load.transfer)
             for store in self.stores.get(made.units.home, ()):
@@ -65,12 +80,14 @@ class GlobalTransfers:
                     self._report(transfer.f, transfer.site, made.units, int(found[0]), transfer.lane, store.transfer)
             self.stores.setdefault(made.units.home, []).append(made)
         elif transfer.barrier is not None and (made := _flying(transfer, transfer.source)) is not None:
-            self.loads.setdefault(made.units.home, []).append(made)
+            self.loads.setdefault(made.units.home, {})[transfer] = made
 
     def lands(self, transfer: Transfer) -> None:
         """Note that a transfer has read its source."""
-        if transfer.barrier is not None and self.loads:
-            self.loads = _kept(self.loads, lambda other: other is not transfer)
+        source = transfer.source
+        loads = None if source is None else self.loads.get(source.home)
+        if source is not None and loads is not None and loads.pop(transfer, None) is not None and not loads:
+            del self.loads[source.home]
 
     def complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
         """Note that the stores which ``due`` selects have been waited for."""
@@ -89,13 +106,13 @@ class GlobalTransfers:
         if self.landing:
             return
         stores = self.stores.get(piece.home, [])
-        loads = self.loads.get(piece.home, []) if writes else []
+        loads = list(self.loads.get(piece.home, {}).values()) if writes else []
         if not stores and not loads:
             return
         units = Units(piece.home, positions(piece.index, piece.lanes.count), access)
-        mine = _within(None, units)
-        if mine is None:
+        if not len(units.index):
             return
+        mine = _Place(units)
         for one in stores:
             if reads and writes and one.transfer.combine is not None:
                 continue
@@ -155,16 +172,10 @@ class GlobalTransfers:
         )
 
 
-def _within(transfer: Any, units: Units) -> _Flying | None:
-    if not len(units.index):
-        return None
-    size = units.access.size
-    return _Flying(transfer, units, int(units.index.min()) * size, int(units.index.max()) * size + size)
-
-
 def _flying(transfer: Transfer, units: Units | None) -> _Flying | None:
     """A transfer and its units in global memory; None if these are elsewhere or there are none."""
-    return _within(transfer, units) if units is not None and isinstance(units.home, Allocation) else None
+    here = units is not None and isinstance(units.home, Allocation) and len(units.index)
+    return _Flying(transfer, units) if units is not None and here else None
 
 
 def _kept(
@@ -180,7 +191,7 @@ def _cells(units: Units, size: int) -> Array:
     return units.index[:, None] * each + np.arange(each)
 
 
-def _shared(mine: _Flying, other: _Flying) -> Array:
+def _shared(mine: _Place, other: _Place) -> Array:
     """The positions of the first one's units that share a byte with the second one's, in the same allocation."""
     if other.low >= mine.high or other.high <= mine.low:
         return np.zeros(0, np.int64)
