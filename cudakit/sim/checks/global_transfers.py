@@ -21,6 +21,8 @@ from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.pieces import Piece, positions
 from cudakit.sim.lockstep.transfers import Transfer, Units
 
+# bytes; a multiple of the size of any unit
+PAGE = 4096
 _WAIT = (
     "wait for it (cp.async.bulk.wait_group, without .read) in the thread that started it, and let other threads wait "
     "for that thread"
@@ -44,6 +46,12 @@ class _Place:
         """The byte after the last one."""
         return (int(self.units.index.max()) + 1) * self.units.access.size
 
+    @cached_property
+    def pages(self) -> list[int]:
+        """The pages of the allocation that have some of the units."""
+        found: list[int] = np.unique(self.units.index // (PAGE // self.units.access.size)).tolist()
+        return found
+
 
 class _Flying(_Place):
     """A transfer in flight, and what it reads or writes."""
@@ -53,12 +61,34 @@ class _Flying(_Place):
         self.transfer = transfer
 
 
+class _Stores:
+    """The stores in flight to one allocation, by pages: there may be many."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, list[_Flying]] = {}
+
+    def add(self, made: _Flying) -> None:
+        for page in made.pages:
+            self.pages.setdefault(page, []).append(made)
+
+    def near(self, place: _Place) -> list[_Flying]:
+        """Those on the same pages as a place."""
+        return list({one: None for page in place.pages for one in self.pages.get(page, ())})
+
+    def all(self) -> list[_Flying]:
+        return list({one: None for stores in self.pages.values() for one in stores})
+
+    def keep(self, which: Callable[[Transfer], bool]) -> None:
+        kept = ((page, [one for one in stores if which(one.transfer)]) for page, stores in self.pages.items())
+        self.pages = {page: stores for page, stores in kept if stores}
+
+
 class GlobalTransfers:
     """The transfers of one batch from and to global memory."""
 
     def __init__(self, checks: BatchChecks) -> None:
         self.checks = checks
-        self.stores: dict[Allocation, list[_Flying]] = {}
+        self.stores: dict[Allocation, _Stores] = {}
         self.loads: dict[Allocation, dict[Transfer, _Flying]] = {}
         # whether the accesses are those of a transfer that writes its destination now
         self.landing = False
@@ -75,10 +105,11 @@ class GlobalTransfers:
             for load in self.loads.get(made.units.home, {}).values():
                 if len(found := _shared(made, load)):
                     self._report_written(transfer.f, transfer.site, made.units, int(found[0]), load.transfer)
-            for store in self.stores.get(made.units.home, ()):
+            stores = self.stores.setdefault(made.units.home, _Stores())
+            for store in stores.near(made):
                 if len(found := _shared(made, store)) and _conflict(made, store):
                     self._report(transfer.f, transfer.site, made.units, int(found[0]), transfer.lane, store.transfer)
-            self.stores.setdefault(made.units.home, []).append(made)
+            stores.add(made)
         elif transfer.barrier is not None and (made := _flying(transfer, transfer.source)) is not None:
             self.loads.setdefault(made.units.home, {})[transfer] = made
 
@@ -91,29 +122,35 @@ class GlobalTransfers:
 
     def complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
         """Note that the stores which ``due`` selects have been waited for."""
-        over = set(map(id, due([one.transfer for flying in self.stores.values() for one in flying])))
-        self.stores = _kept(self.stores, lambda transfer: id(transfer) not in over)
+        over = set(due([one.transfer for stores in self.stores.values() for one in stores.all()]))
+        if over:
+            self._keep(lambda transfer: transfer not in over)
 
     def leave(self, lanes: LaneSet) -> None:
         """Forget the stores of the blocks that have exited with these lanes."""
         batch = self.checks.batch
         gone = (lanes.block_counts > 0) & (batch.live_blocks == 0)
         if gone.any():
-            self.stores = _kept(self.stores, lambda transfer: not gone[transfer.lane // batch.geometry.threads])
+            self._keep(lambda transfer: not gone[transfer.lane // batch.geometry.threads])
+
+    def _keep(self, which: Callable[[Transfer], bool]) -> None:
+        for stores in self.stores.values():
+            stores.keep(which)
+        self.stores = {home: stores for home, stores in self.stores.items() if stores.pages}
 
     def check(self, f: Fragment, access: MemoryAccess, piece: Piece, *, reads: bool, writes: bool) -> None:
         """Report an access to memory that a store in flight writes, or a write to what a load in flight reads."""
         if self.landing:
             return
-        stores = self.stores.get(piece.home, [])
+        stores = self.stores.get(piece.home)
         loads = list(self.loads.get(piece.home, {}).values()) if writes else []
-        if not stores and not loads:
+        if stores is None and not loads:
             return
         units = Units(piece.home, positions(piece.index, piece.lanes.count), access)
         if not len(units.index):
             return
         mine = _Place(units)
-        for one in stores:
+        for one in stores.near(mine) if stores is not None else ():
             if reads and writes and one.transfer.combine is not None:
                 continue
             found = _shared(mine, one)
@@ -176,13 +213,6 @@ def _flying(transfer: Transfer, units: Units | None) -> _Flying | None:
     """A transfer and its units in global memory; None if these are elsewhere or there are none."""
     here = units is not None and isinstance(units.home, Allocation) and len(units.index)
     return _Flying(transfer, units) if units is not None and here else None
-
-
-def _kept(
-    flying: dict[Allocation, list[_Flying]], which: Callable[[Transfer], bool]
-) -> dict[Allocation, list[_Flying]]:
-    kept = ((home, [one for one in ones if which(one.transfer)]) for home, ones in flying.items())
-    return {home: ones for home, ones in kept if ones}
 
 
 def _cells(units: Units, size: int) -> Array:
