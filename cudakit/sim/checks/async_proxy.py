@@ -63,7 +63,7 @@ class AsyncProxy:
         self.readings: list[_Reading] = []
         store = guard.batch.shared
         # how many accesses in flight read each chunk of shared memory
-        self.reading = np.zeros(len(store.bytes) // CHUNK if store is not None else 0, np.uint16)
+        self.reading = np.zeros(len(store.bytes) // CHUNK if store is not None else 0, np.int32)
         # the mbarriers that no fence has made visible to asynchronous copies
         self.unfenced: list[Mbarrier] = []
         # the words of shared memory that are live mbarriers
