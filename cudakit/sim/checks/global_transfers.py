@@ -22,7 +22,7 @@ from cudakit.sim.lockstep.pieces import Piece, positions
 from cudakit.sim.lockstep.transfers import Transfer, Units
 
 # bytes; a multiple of the size of any unit
-PAGE = 4096
+PAGE = 256
 _WAIT = (
     "wait for it (cp.async.bulk.wait_group, without .read) in the thread that started it, and let other threads wait "
     "for that thread"
