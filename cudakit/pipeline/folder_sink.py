@@ -57,7 +57,6 @@ class ToFolder(Sink):
         self._spec: SinkSpec | None = None
         self._there: set[str] = set()
         self._record = self.path / ".pipeline.json"
-        self._shares = SharesFolder(self._record.with_suffix(".shares"))
         self._recorded = self._wrote = False
         self._header = b""
         self._syncs: ThreadPoolExecutor | None = None
@@ -72,7 +71,7 @@ class ToFolder(Sink):
             key = hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()[:16]
             record = self.path / f".pipeline-{key}.json"
         others = self._lock.take(names, self.path)
-        self._record, self._shares = record, SharesFolder(record.with_suffix(".shares"))
+        self._record = record
         elsewhere = {f"{name}{self._suffix}" for part in others for name in part or ()}
         self._begin(spec)
         results = {entry.name for entry in os.scandir(self.path) if is_result(entry.name, self._suffix)} - elsewhere
@@ -100,6 +99,10 @@ class ToFolder(Sink):
     def _begin(self, spec: SinkSpec) -> None:
         self._spec = spec
         self._header = npy_header_bytes(None, spec.item) if self._suffix == ".npy" else page_header(spec.item)
+
+    @property
+    def _shares(self) -> SharesFolder:
+        return SharesFolder(self._record.with_suffix(".shares"))
 
     def _place(self, spec: SinkSpec, number: int) -> Path:
         return self.path / f"{spec.label(number)}{self._suffix}"
@@ -167,7 +170,7 @@ class ToFolder(Sink):
             raise
 
     def portion(self, attempt: str) -> Sink:
-        return _FolderPortion(self._shares.place(attempt), suffix=self._suffix)
+        return _FolderPortion(self._shares.new(attempt), suffix=self._suffix)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         if self._spec is None:

@@ -108,7 +108,7 @@ class ParquetFolder(Sink):
             raise
 
     def portion(self, attempt: str) -> Sink:
-        return _ParquetPortion(self._shares.place(attempt), self._columns, self._compression)
+        return _ParquetPortion(self._shares.new(attempt), self._columns, self._compression)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         aside = self._shares.place(attempt)

@@ -13,20 +13,24 @@ class SharesFolder:
     A worker that was given up may still write to its place. A place is therefore renamed before it is removed: the
     worker's next file then fails, instead of appearing in a folder that is being removed.
 
-    path: the folder, which `place` makes. It belongs to one run at a time.
+    path: the folder, which `new` makes. It belongs to one run at a time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def place(self, attempt: str) -> Path:
-        """Return the place of a share, which does not exist yet. attempt: its name, unique in the run."""
+    def new(self, attempt: str) -> Path:
+        """Return the place of a new share, which its worker makes. attempt: its name, unique in the run."""
         self.path.mkdir(exist_ok=True)
-        return self.path.resolve() / attempt
+        return self.place(attempt).resolve()
+
+    def place(self, attempt: str) -> Path:
+        """Return the place of a share."""
+        return self.path / attempt
 
     def discard(self, attempt: str) -> None:
         """Remove the place of a share, if it exists."""
-        _remove(self.path / attempt)
+        _remove(self.place(attempt))
 
     def remove(self) -> None:
         """Remove all places, those of a killed run too, and the folder."""

@@ -122,7 +122,7 @@ class ZarrFolder(JournaledSink):
     def portion(self, attempt: str) -> Sink:
         if self._array is None:
             raise ValueError(f"{self.path} is not open")
-        return ZarrPortion(self._shares.place(attempt), self._array)
+        return ZarrPortion(self._shares.new(attempt), self._array)
 
     def adopt(self, attempt: str, start: int, stop: int) -> None:
         if self._array is None or self._files is None or self._journal is None:

@@ -16,7 +16,7 @@ def test_a_worker_that_still_writes_leaves_nothing_after_the_removal(tmp_path, w
     """A worker notices late that its share was dropped; the client does not wait for it."""
     for attempt in range(40):
         folder = SharesFolder(tmp_path / "shares")
-        place = folder.place("run-1")
+        place = folder.new("run-1")
         place.mkdir()
         at_work = threading.Event()
         stopped = []

@@ -175,8 +175,7 @@ class AsyncProxy:
             guard.read(f, source.access, [piece])
             if transfer.reads_shared:
                 self._check_fenced(f, source.access, piece)
-                transfer.token = self._hold(f, source.access, piece)
-                transfer.token.arrives = barrier is not None
+                transfer.token = self._hold(f, source.access, piece, arrives=barrier is not None)
             elif isinstance(source.home, Allocation):
                 self._check_global(f, source.access, piece)
         if barrier is not None and guard.race:
@@ -189,12 +188,8 @@ class AsyncProxy:
             guard.shared.issue(f, target.access, piece, event)
         elif target is not None and guard.race and isinstance(target.home, Allocation):
             units, _ = self._checked(target)
-            data = None if transfer.combine is not None else transfer.preview()
-            if units is not target and data is not None:
-                data = np.zeros(len(units.index), units.access.dtype)  # these elements are parts of the checked ones
-            guard.memory.start_write(
-                f, units.access, units.piece(_lanes_of(transfer, len(units.index))), data, guard.order
-            )
+            piece = units.piece(_lanes_of(transfer, len(units.index)))
+            guard.memory.start_write(f, units.access, piece, _values(transfer, units), guard.order)
 
     def taken(self, transfer: Transfer) -> None:
         if transfer.token is None:
@@ -222,20 +217,16 @@ class AsyncProxy:
             guard.shared.land_transfer(target.access, piece, event)
         elif transfer.combine is not None:
             guard.update(transfer.f, target.access, [piece], reads=True)
-        elif transfer.data is not None:
-            data = transfer.data
-            if target is not transfer.destination:
-                # the value is of no use: these elements are parts of the checked ones
-                data = np.zeros(len(target.index), target.access.dtype)
-            guard.write(transfer.f, target.access, [piece], data)
+        elif (values := _values(transfer, target)) is not None:
+            guard.write(transfer.f, target.access, [piece], values)
         if partly is not None:
             undefined = target.home.undefined_bytes()
             if undefined is not None:
                 undefined[partly] = 0
         if transfer.barrier is not None:
-            waits = self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event, transfer.knows)
+            self.mbarriers.publish(transfer.barrier, transfer.lane, transfer.event, transfer.knows)
             if event in self.landed:
-                self.awaited[event] = waits
+                self.awaited[event] = self.mbarriers.waits(transfer.barrier)
 
     def issues(self, events: Array) -> Array:
         """The events, with the issue of each transfer that has written in place of the event at which it did: what its
@@ -326,11 +317,11 @@ class AsyncProxy:
         self._check_fenced(one, access, piece)
         return self._hold(one, access, piece)
 
-    def _hold(self, f: Fragment, access: MemoryAccess, piece: Piece) -> _Reading:
+    def _hold(self, f: Fragment, access: MemoryAccess, piece: Piece, *, arrives: bool = False) -> _Reading:
         index = positions(piece.index, piece.lanes.count)
         chunks = index if access.size == CHUNK else np.unique(index * access.size // CHUNK)
         np.add.at(self.reading, chunks, 1)
-        made = _Reading(f, access, piece, chunks)
+        made = _Reading(f, access, piece, chunks, arrives)
         self.readings.append(made)
         return made
 
@@ -516,3 +507,12 @@ def _lanes_of(transfer: Transfer, count: int) -> LaneSet:
     if transfer.lanes.count == count:
         return transfer.lanes
     return same_lane(transfer.f.batch.geometry, transfer.lane, count)
+
+
+def _values(transfer: Transfer, units: Units) -> Array | None:
+    """The values that a store writes to its destination's units as the checks see them; None for a reduction."""
+    values = None if transfer.combine is not None else transfer.values()
+    if values is not None and units is not transfer.destination:
+        # of no use: the elements are parts of the checked ones
+        return np.zeros(len(units.index), units.access.dtype)
+    return values

@@ -70,6 +70,9 @@ class GlobalChecks:
         self.narrow = False
 
     def _shadow(self, allocation: Allocation) -> _Shadow | None:
+        """The record of an allocation; None if nothing of it is checked."""
+        if allocation in self.shadows:
+            return self.shadows[allocation]
         undefined = None
         if self.init:
             found = allocation.undefined_bytes()
@@ -98,7 +101,7 @@ class GlobalChecks:
 
     def read(self, f: Fragment, access: MemoryAccess, piece: Piece, event: int, order: BatchOrder) -> None:
         allocation: Allocation = piece.home
-        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        shadow = self._shadow(allocation)
         if shadow is None:
             return
         self.narrow |= access.strong and access.scope < DEVICE
@@ -132,7 +135,7 @@ class GlobalChecks:
 
     def check_defined(self, f: Fragment, access: MemoryAccess, piece: Piece) -> None:
         allocation: Allocation = piece.home
-        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        shadow = self._shadow(allocation)
         if shadow is not None and shadow.undefined is not None:
             self._check_defined(f, access, piece, shadow, access.size >> self.shift)
 
@@ -147,7 +150,7 @@ class GlobalChecks:
     ) -> None:
         """Check and note a store of ``values`` (one per lane or one for all) or an atomic (None), before it happens."""
         allocation: Allocation = piece.home
-        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        shadow = self._shadow(allocation)
         if shadow is None:
             return
         self.narrow |= access.strong and access.scope < DEVICE
@@ -190,7 +193,7 @@ class GlobalChecks:
     ) -> None:
         """Check a store or an atomic (``values``: None) that begins now, and which ``write`` notes when it happens."""
         allocation: Allocation = piece.home
-        shadow = self.shadows[allocation] if allocation in self.shadows else self._shadow(allocation)
+        shadow = self._shadow(allocation)
         if shadow is None or not shadow.races:
             return
         count = access.size >> self.shift

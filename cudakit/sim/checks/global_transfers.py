@@ -237,7 +237,7 @@ def _conflict(mine: _Flying, other: _Flying) -> bool:
     size = min(mine.units.access.size, other.units.access.size)
     cells, values = [], []
     for one in (mine, other):
-        data = one.transfer.data if one.transfer.taken else one.transfer.preview()
+        data = one.transfer.values()
         if data is None:
             return False
         cells.append(_cells(one.units, size).reshape(-1))

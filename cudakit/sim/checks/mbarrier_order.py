@@ -119,9 +119,9 @@ class MbarrierOrder:
             self._arrive(phases, arrived, before)
         self._acquire(lanes, phases.now, phases.place, phases.whole[0], event)
 
-    def publish(self, barrier: Mbarrier, lane: int, event: int, knows: Array | None) -> Waits:
+    def publish(self, barrier: Mbarrier, lane: int, event: int, knows: Array | None) -> None:
         """Note that a copy which a lane started at an event has arrived: what the lane did before it, and ``knows`` of
-        others, is ordered before the end of the current phase. Returns the waits for that phase."""
+        others, is ordered before the end of the current phase."""
         geometry, order = self.guard.batch.geometry, self.guard.order
         phases = self._phases(barrier)
         inner = int(geometry.warp[lane]) % order.columns
@@ -132,7 +132,6 @@ class MbarrierOrder:
         order.released(alone, phases.place, event)
         if self.several:
             self._tell_grid(alone, phases.place, event, releases=True)
-        return phases.waits
 
     def waits(self, barrier: Mbarrier) -> Waits:
         """The waits for the current phase."""

@@ -127,16 +127,7 @@ class Transfer:
         """Read the source."""
         if self.taken:
             return
-        self.taken = True
-        if self.source is not None:
-            found = self.source.load()
-            if self.data is None:
-                self.data = found
-            else:
-                # the other units are filled
-                self.data[self.inside] = found
-            if self.arrange is not None:
-                self.data = self.arrange(self.data)
+        self.data, self.taken = self.values(), True
         if self.group >= 0:
             self.f.batch.asynchrony.groups.taken.append(self)
 
@@ -174,11 +165,16 @@ class Transfer:
             notes=["expect exactly the bytes of the copies, of whole boxes also if they overhang the tensor"],
         )
 
-    def preview(self) -> Array | None:
-        """The values that it would write if it read its source now. For stores, whose sources have no missing part."""
-        if self.source is None:
+    def values(self) -> Array | None:
+        """The values that it writes, as read from its source, or as it would read them now. None if there are none."""
+        if self.taken or self.source is None:
             return self.data
         found = self.source.load()
+        if self.data is not None:
+            # the other units are filled
+            filled = self.data.copy()
+            filled[self.inside] = found
+            found = filled
         return found if self.arrange is None else self.arrange(found)
 
     # ---- places ----
