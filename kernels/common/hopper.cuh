@@ -41,6 +41,12 @@ __device__ __forceinline__ void barrier_arrive_expect(uint64* barrier, unsigned 
         : "memory");
 }
 
+// Adds `bytes` to those that the phase waits for.
+__device__ __forceinline__ void barrier_expect(uint64* barrier, unsigned bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+        : "memory");
+}
+
 // Arrives once at the barrier at the same place in the cluster's block `rank`. CLUSTER: this thread's stores are
 // visible to that block's threads, too, which takes longer; reads and completed products are ordered without it.
 template <bool CLUSTER = false>
@@ -105,11 +111,23 @@ struct RingPlace {
         stage = 0;
         parity ^= 1;
     }
+
+    // Moves on by `count` buffers.
+    __device__ __forceinline__ void skip(int count) {
+        const int at = stage + count;
+        stage = at % STAGES;
+        parity ^= at / STAGES & 1;
+    }
 };
 
 // Waits until `threads` threads have called it with this `id` (1 to 15).
 __device__ __forceinline__ void named_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Counts as a call of named_sync, without waiting.
+__device__ __forceinline__ void named_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // Orders this thread's ordinary stores to shared memory before later reads of the async proxy.
@@ -145,6 +163,16 @@ __device__ __forceinline__ void tensor_load(void* shared, const CUtensorMap* map
         : "memory");
 }
 
+// The same for a tensor of three dimensions.
+__device__ __forceinline__ void tensor_load(
+    void* shared, const CUtensorMap* map, int x, int y, int z, uint64* barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];" ::"r"(shared_address(shared)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+
 // Loads a box into every block of the cluster whose rank's bit is in `ranks`: the box and the signal on the barrier
 // arrive at the same place in each block.
 __device__ __forceinline__ void tensor_load_to(
@@ -156,10 +184,27 @@ __device__ __forceinline__ void tensor_load_to(
         : "memory");
 }
 
+// The same for a tensor of three dimensions.
+__device__ __forceinline__ void tensor_load_to(
+    void* shared, const CUtensorMap* map, int x, int y, int z, uint64* barrier, unsigned short ranks) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(shared)),
+        "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(ranks)
+        : "memory");
+}
+
 // Stores the map's box that begins at column x of row y. Elements outside the tensor are not stored.
 __device__ __forceinline__ void tensor_store(const CUtensorMap* map, int x, int y, const void* shared) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
         "r"(shared_address(shared)), "r"(x), "r"(y)
+        : "memory");
+}
+
+// The same for a tensor of three dimensions.
+__device__ __forceinline__ void tensor_store(const CUtensorMap* map, int x, int y, int z, const void* shared) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+        "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
         : "memory");
 }
 

@@ -33,6 +33,8 @@ _OBJECT = "mbarrier"
 # bytes of the chunks in which reads in flight are counted
 CHUNK = 16
 MISSING_FENCE = "missing proxy fence"
+# proxy fences of a thread that are kept; a producer of ordinary stores may be as many buffers ahead of the readers
+FENCES = 16
 
 
 @dataclass(eq=False)
@@ -56,8 +58,8 @@ class AsyncProxy:
     def __init__(self, guard: BatchChecks) -> None:
         self.guard, self.batch = guard, guard.batch
         lanes = guard.batch.geometry.lanes
-        # per lane: its last fence.proxy.async for shared memory, and the one before; the last one for global memory
-        self.fenced = np.zeros((2, lanes), np.int64)
+        # per lane: its last FENCES fence.proxy.async for shared memory, the latest first; the last one for global memory
+        self.fenced = np.zeros((FENCES, lanes), np.int64)
         self.fenced_global = np.zeros(lanes, np.int64)
         self.mbarriers = MbarrierOrder(guard)
         self.readings: list[_Reading] = []
@@ -83,7 +85,7 @@ class AsyncProxy:
             self.fenced_global[ids] = event
         if not in_shared:
             return
-        self.fenced[1, ids] = self.fenced[0, ids]
+        self.fenced[1:, ids] = self.fenced[:-1, ids]
         self.fenced[0, ids] = event
         self.show_mbarriers(f)
 
@@ -427,11 +429,13 @@ class AsyncProxy:
         if not len(kinds):
             return
         events, owners = LANES.event(kinds), LANES.owner(kinds)
-        last, before = self.fenced[:, owners]
-        fences = np.where(before > events, before, last)
-        fenced = fences > events
+        kept = self.fenced[:, owners]
+        after = (kept > events).sum(axis=0)  # the fences of each owner after its store
+        fenced = after > 0
+        # A thread may fill a ring of buffers ahead of its readers: only the first fence after the store counts.
+        fences = kept[np.maximum(after - 1, 0), np.arange(len(owners))]
         mine = int(piece.lanes.lanes[0])
-        theirs = np.flatnonzero(fenced & (owners != mine))
+        theirs = np.flatnonzero(fenced & (owners != mine) & (after < FENCES))  # otherwise the first one is not known
         late = np.zeros(len(kinds), np.bool_)
         late[theirs] = ~shared.ordered(np.full(len(theirs), mine), owners[theirs], fences[theirs])
         wrong = np.flatnonzero(~fenced | late)

@@ -1,0 +1,120 @@
+// The product of a warpgroup, wgmma (sm_90a): both operands in shared memory, float sums in registers.
+//
+// An operand's tile in shared memory consists of rows of 128 bytes, swizzled as a tensor load with 128-byte swizzle
+// writes them: 16-byte piece p of row r is at piece p ^ r % 8. It is 1024-byte aligned. A "line" is a row of A or a
+// column of B. Two layouts:
+//   along k: row r is line r, 64 k
+//   across lines: panels of 64 lines; row r of a panel is k r of its lines
+#pragma once
+#include "mma.cuh"
+
+constexpr int kPanelBytes = 64 * 128;  // 64 rows
+
+// Describes 64 or more lines of an operand's tile to wgmma.
+template <bool ALONG_K>
+__device__ __forceinline__ uint64 wgmma_operand(unsigned tile) {
+    constexpr uint64 kRows8 = 8 * 128 >> 4, kPanel = kPanelBytes >> 4, kSwizzle128 = 1;
+    return (tile & 0x3ffff) >> 4 | (ALONG_K ? 1 : kPanel) << 16 | kRows8 << 32 | kSwizzle128 << 62;
+}
+
+// What to add to a descriptor to move it by 16 elements along k.
+template <bool ALONG_K>
+constexpr uint64 kWgmmaStep = (ALONG_K ? 16 * 2 : 16 * 128) >> 4;
+
+// The list of a thread's sums as asm operands, and their register numbers.
+#define SUMS_8(i)                                                                                                 \
+    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
+        "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define SUMS_16(i) SUMS_8(i), SUMS_8(i + 8)
+#define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
+#define SUMS_64(i) SUMS_32(i), SUMS_32(i + 32)
+#define REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+#define WGMMA_OF(TYPE, N, REGISTERS, A, B, ADD, A_ACROSS, B_ACROSS)                                            \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " ADD ", 0;\n\twgmma.mma_async.sync.aligned.m64n" N \
+                 "k16.f32." TYPE "." TYPE " {" REGISTERS "}, " A ", " B ", add, 1, 1, " A_ACROSS ", " B_ACROSS \
+                 ";\n\t}"                                                                                      \
+        : SUMS_OF                                                                                              \
+        : "l"(a), "l"(b), "r"(add), "n"(A_ALONG_K ? 0 : 1), "n"(B_ALONG_K ? 0 : 1)                             \
+        : "memory")
+#define WGMMA(COUNT, N, REGISTERS, A, B, ADD, A_ACROSS, B_ACROSS)          \
+    if constexpr (kCount == COUNT) {                                       \
+        if constexpr (kHalf)                                               \
+            WGMMA_OF("f16", N, REGISTERS, A, B, ADD, A_ACROSS, B_ACROSS);  \
+        else                                                               \
+            WGMMA_OF("bf16", N, REGISTERS, A, B, ADD, A_ACROSS, B_ACROSS); \
+    }
+
+template <class T>
+constexpr bool kIsHalf = false;
+template <>
+constexpr bool kIsHalf<__half> = true;
+
+// sums = A * B + (add ? sums : 0) for 64 lines of A and 2 * COUNT lines of B, 16 k of T. sums[v] of thread t of the
+// warpgroup is in row t / 32 * 16 + t % 32 / 4 + v / 2 % 2 * 8, column v / 4 * 8 + t % 4 * 2 + v % 2. The descriptors
+// a, b: from wgmma_operand.
+template <class T, bool A_ALONG_K, bool B_ALONG_K, int COUNT>
+__device__ __forceinline__ void wgmma(float (&sums)[COUNT], uint64 a, uint64 b, int add) {
+    constexpr int kCount = COUNT;
+    constexpr bool kHalf = kIsHalf<T>;
+    static_assert(COUNT == 8 || COUNT % 16 == 0 && COUNT <= 128, "16 lines of B, or a multiple of 32 up to 256");
+#define SUMS_OF SUMS_8(0)
+    WGMMA(8, "16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", "%11", "%12")
+#undef SUMS_OF
+#define SUMS_OF SUMS_16(0)
+    WGMMA(16, "32", REGISTERS_0, "%16", "%17", "%18", "%19", "%20")
+#undef SUMS_OF
+#define SUMS_OF SUMS_32(0)
+    WGMMA(32, "64", REGISTERS_0 ", " REGISTERS_16, "%32", "%33", "%34", "%35", "%36")
+#undef SUMS_OF
+#define SUMS_OF SUMS_32(0), SUMS_16(32)
+    WGMMA(48, "96", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32, "%48", "%49", "%50", "%51", "%52")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0)
+    WGMMA(
+        64, "128", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48, "%64", "%65", "%66", "%67", "%68")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_16(64)
+    WGMMA(80, "160", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64, "%80", "%81",
+        "%82", "%83", "%84")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_32(64)
+    WGMMA(96, "192",
+        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80, "%96",
+        "%97", "%98", "%99", "%100")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_32(64), SUMS_16(96)
+    WGMMA(112, "224",
+        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80
+                    ", " REGISTERS_96,
+        "%112", "%113", "%114", "%115", "%116")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_64(64)
+    WGMMA(128, "256",
+        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80
+                    ", " REGISTERS_96 ", " REGISTERS_112,
+        "%128", "%129", "%130", "%131", "%132")
+#undef SUMS_OF
+}
+
+#undef SUMS_8
+#undef SUMS_16
+#undef SUMS_32
+#undef SUMS_64
+#undef REGISTERS_0
+#undef REGISTERS_16
+#undef REGISTERS_32
+#undef REGISTERS_48
+#undef REGISTERS_64
+#undef REGISTERS_80
+#undef REGISTERS_96
+#undef REGISTERS_112
+#undef WGMMA_OF
+#undef WGMMA
