@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         UnsupportedVariant,
     )
     from cudakit.evaluation import bench, tune
-    from cudakit.family import Family, Input, Launch, Variant, ceil_div, variant
+    from cudakit.family import Family, Input, Launch, TensorMapSlot, Variant, ceil_div, variant
     from cudakit.graph.graph import Executable, Graph
     from cudakit.launch.kernel import Kernel, Prepared
     from cudakit.launch.module import Module, UnknownName
@@ -79,7 +79,7 @@ _HOMES = {
         "UnsupportedVariant",
     ),
     "evaluation": ("bench", "tune"),
-    "family": ("Family", "Input", "Launch", "Variant", "ceil_div", "variant"),
+    "family": ("Family", "Input", "Launch", "TensorMapSlot", "Variant", "ceil_div", "variant"),
     "graph": ("Executable", "Graph"),
     "launch.kernel": ("Kernel", "Prepared"),
     "memory.array": ("DeviceArray",),
@@ -142,6 +142,7 @@ __all__ = [
     "ShippedKernels",
     "Stream",
     "TensorMap",
+    "TensorMapSlot",
     "UnknownName",
     "UnseenFault",
     "UnsupportedVariant",

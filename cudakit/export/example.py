@@ -10,7 +10,7 @@ import numpy as np
 
 from cudakit.export import header, identifiers
 from cudakit.export.c_types import Types
-from cudakit.export.samples import Buffer, Call, Place, Sample
+from cudakit.export.samples import Buffer, Call, Map, Place, Sample
 from cudakit.export.sources import Bundle
 
 _NUMBERS = {
@@ -52,6 +52,8 @@ def text(
     prefix = identifiers.identifier(bundle.name)
     data = Data()
     functions = [_function(bundle, prefix, number, sample, data) for number, sample in enumerate(samples)]
+    if any(isinstance(value, Map) for sample in samples for call in sample.calls for value in call.arguments):
+        functions.insert(0, header.filled("tensor_map.cpp", {"NAME": prefix.upper()}))
     calls = [f"    sample_{number}(session);" for number in range(len(samples))]
     calls += [
         f"    std::printf({_quoted(f'not run  {bundle.entries[number].name}: {reason}' + chr(10))});"
@@ -111,6 +113,8 @@ def _call(bundle: Bundle, prefix: str, call: Call, names: Sequence[str], types: 
         if isinstance(value, Place):
             how = "at" if kind.endswith("*") else "address"
             arguments.append(f"{names[value.buffer]}.{how}<{kind}>({value.offset})")
+        elif isinstance(value, Map):
+            arguments.append(_map(value, names))
         else:
             arguments.append(_literal(kind, value))
     joined = ", ".join(arguments)
@@ -118,6 +122,12 @@ def _call(bundle: Bundle, prefix: str, call: Call, names: Sequence[str], types: 
         f"    if (!session.launched({prefix}_{entry.identifier}({joined}), {_quoted(entry.name).replace('%%', '%')}))",
         "        return;",
     ]
+
+
+def _map(value: Map, names: Sequence[str]) -> str:
+    address = f"{names[value.place.buffer]}.at<void *>({value.place.offset})"
+    lists = [f"{{{', '.join(map(str, one))}}}" for one in (value.dims, value.strides, value.box, value.element_strides)]
+    return f"tensor_map({', '.join(['session', address, str(value.data_type), *lists, *map(str, value.modes)])})"
 
 
 def _dim(prefix: str, extents: tuple[int, int, int]) -> str:

@@ -1,7 +1,8 @@
 """Samples: the launches of the example program and their expected results, recorded on the simulated device.
 
 A `Recorder` records the arrays and launches of one run on the simulated device. The resulting Sample has the bytes of
-each argument (pointers are stored as places in the buffers), and the expected contents of the buffers with tolerances.
+each argument (pointers and tensor maps are stored as places in the buffers), and the expected contents of the buffers
+with tolerances.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from cudakit.launch.kernel import Kernel
 from cudakit.memory.array import DeviceArray
+from cudakit.memory.tensor_map import TensorMap
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,30 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Map:
+    """A tensor map, which the program encodes: the place of its tensor, and the other arguments of
+    cuTensorMapEncodeTiled. modes: interleave, swizzle, promotion and fill."""
+
+    place: Place
+    data_type: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    element_strides: tuple[int, ...]
+    modes: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
 class Call:
-    """One launch: the number of its entry in the bundle, its configuration, and each argument as bytes or a Place."""
+    """One launch: the number of its entry in the bundle, its configuration, and each argument as bytes, a Place or a
+    Map."""
 
     entry: int
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
     cluster: tuple[int, int, int]
-    arguments: tuple[bytes | Place, ...]
+    arguments: tuple[bytes | Place | Map, ...]
 
 
 @dataclass(frozen=True)
@@ -83,18 +100,31 @@ class Recorder:
                 prepared.config.block,
                 prepared.config.shared,
                 _three(cluster),
-                tuple(self._argument(one.kind, value) for one, value in zip(kernel.parameters, packed, strict=True)),
+                tuple(
+                    self._map(given) if isinstance(given, TensorMap) else self._argument(one.kind, value)
+                    for one, value, given in zip(kernel.parameters, packed, prepared.arguments, strict=True)
+                ),
             )
         )
 
     def _argument(self, kind: str, value: bytes) -> bytes | Place:
         if kind not in ("pointer", "bits"):
             return value
-        address = int.from_bytes(value, "little")
+        return self._place(int.from_bytes(value, "little")) or value
+
+    def _map(self, given: TensorMap) -> Map:
+        found = given.encoding.described(given.array.pointer)
+        place = self._place(found.address)
+        if place is None:
+            raise ValueError(f"{given!r} is not in the memory of {', '.join(self._arrays)}: pass a map of one of them")
+        modes = (found.interleave, found.swizzle, found.promotion, found.fill)
+        return Map(place, found.data_type, found.dims, found.strides, found.box, found.element_strides, modes)
+
+    def _place(self, address: int) -> Place | None:
         for number, array in enumerate(self._arrays.values()):
             if array.pointer <= address < array.pointer + max(array.nbytes, 1):
                 return Place(number, address - array.pointer)
-        return value
+        return None
 
     def sample(self, compared: dict[str, tuple[Any, Any]]) -> Sample:
         """Return the recorded sample. compared: expected elements and tolerances, by the array's name."""

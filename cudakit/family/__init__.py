@@ -22,6 +22,7 @@ from cudakit.family.declaration import (
     Dim,
     Launch,
     Slot,
+    TensorMapSlot,
     Variant,
     alignment,
     ceil_div,
@@ -40,5 +41,6 @@ from cudakit.family.scalars import Scalar
 __all__ = [
     "CPP", "IN", "MAX_GRID_X", "MAX_GRID_YZ", "OUT", "SCRATCH",
     "ArrayFacts", "ArraySpec", "Dim", "Family", "Input", "Ladder", "Launch", "PeerWork", "Problem", "Scalar", "Slot",
-    "Variant", "alignment", "apply", "ceil_div", "checks", "cpp_bool", "one_or_all", "several", "variant",
+    "TensorMapSlot", "Variant", "alignment", "apply", "ceil_div", "checks", "cpp_bool", "one_or_all", "several",
+    "variant",
 ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""Declarations: the placeholder of an array in a kernel's arguments (Slot), the launch of a kernel (Launch), a variant
-of a family.
+"""Declarations: the placeholders of an array and of its tensor map in a kernel's arguments (Slot, TensorMapSlot), the
+launch of a kernel (Launch), a variant of a family.
 
 A variant declares its idea, its source and entry, and the function that returns its launch for a problem. Tests,
 benches, tuning, NVTX names, profiler filters and tables are derived from these declarations.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,8 @@ from cudakit.compile import headers
 from cudakit.errors import CudakitError, LaunchError, UnsupportedVariant
 from cudakit.launch.strides import declared
 from cudakit.memory import array as memory
+from cudakit.memory import layout
+from cudakit.memory.tensor_map import TensorMap
 from cudakit.tracebacks import line_in
 
 P = TypeVar("P")  # a family's problem: shapes, strides in elements, dtype, alignment; frozen and hashable
@@ -82,15 +84,76 @@ SCRATCH = Slot(None)
 
 
 @dataclass(frozen=True)
+class TensorMapSlot:
+    """The placeholder of a tensor map in a kernel's arguments, for a parameter `const __grid_constant__ CUtensorMap`.
+    At the launch it is replaced by the `cudakit.TensorMap` of the slot's array.
+
+    Args:
+        slot: The array: an input, an output, or a part of the scratch memory, `SCRATCH.at(offset, dtype)`.
+        box: Elements per axis that a copy moves; this and all other arguments are as for `cudakit.TensorMap`.
+        dims: The extents of the tensor, if not the array's shape. The tensor must be in the array's own bytes.
+        strides: Bytes between elements along each axis of `dims`.
+
+    Example:
+
+        Launch(tiles, 128, (TensorMapSlot(p.x, box=(64, 64), swizzle="128B"), p.out, p.cols))
+    """
+
+    slot: Slot
+    box: int | Sequence[int]
+    dims: int | Sequence[int] | None = None
+    strides: int | Sequence[int] | None = None
+    swizzle: str = "none"
+    l2_promotion: str = "none"
+    interleave: str = "none"
+    fill: str = "zeros"
+    element_strides: int | Sequence[int] | None = None
+    data_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.slot, Slot):
+            raise TypeError(
+                "a TensorMapSlot is made over a Slot (an array of the problem, IN[0], OUT, or SCRATCH.at(offset, "
+                f"dtype)), got {type(self.slot).__name__}; for an array itself, launch with cudakit.TensorMap"
+            )
+
+    @property
+    def offset(self) -> int:
+        """The slot's offset."""
+        return self.slot.offset
+
+    def place(self, inputs: int, outputs: int) -> int:
+        """Return the index of the slot's array; see Slot."""
+        return self.slot.place(inputs, outputs)
+
+    def among(self, arrays: Sequence[Any], inputs: int, outputs: int) -> TensorMap:
+        """Return the tensor map of the slot's array; see Slot. Raises ValueError or TypeError if it breaks a rule."""
+        if self.slot.role is None and arrays[-1] is None:
+            raise ValueError("it is in scratch memory, but no launch requests any; pass scratch=bytes to the Launch")
+        array = self.slot.among(arrays, inputs, outputs)
+        options = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "slot"}
+        made = TensorMap(array, **options)
+        # Later calls may pass an array in a smaller allocation, so the allocation's size does not matter.
+        first, end = layout.span(array.shape, array.strides, array.itemsize)
+        low, high = made.encoding.span
+        if low < first or high > end:
+            raise ValueError(
+                f"the tensor is bytes {low} to {high} of the array, which has bytes {first} to {end}; pass smaller "
+                "dims or strides"
+            )
+        return made
+
+
+@dataclass(frozen=True)
 class Launch:
     """The launch of one kernel for one problem.
 
     Args:
         grid: Blocks: an int, or up to three.
         block: Threads per block: an int, or up to three.
-        args: The kernel's arguments in order, with Slots for arrays (`p.x` of a Problem, or IN, OUT and SCRATCH). By
-            default the family's `arguments`; without those, each parameter is the problem's attribute of its
-            name.
+        args: The kernel's arguments in order, with Slots for arrays (`p.x` of a Problem, or IN, OUT and SCRATCH) and
+            TensorMapSlots for their tensor maps. By default the family's `arguments`; without those, each parameter is
+            the problem's attribute of its name.
         shared: Bytes of dynamic shared memory.
         entry: A C++ name or name expression ("k<4>"), by default the variant's.
         scratch: Bytes of device memory for SCRATCH, not cleared. The launches of one variant share one allocation of

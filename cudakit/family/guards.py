@@ -83,6 +83,8 @@ class _OwnGuard:
         for i, launch in enumerate(call.launches):
             for name in ("words", "send", "address", "again", "retired"):
                 self.names[f"{name}{i}"] = getattr(launch, name)
+            for j, each in enumerate(call.maps[i]):
+                self.names[f"map{i}_{j}"], self.names[f"view{i}_{j}"] = each, each.view
 
     def text(self) -> str:
         """Return the source of the guard. For softmax(x, y), one kernel:
@@ -221,13 +223,25 @@ class _OwnGuard:
         ]
 
     def _patches(self, pointers: Sequence[str], roles: Sequence[int]) -> list[str]:
-        """Return statements that write the addresses of some of the arrays, or of the scratch memory, into the
-        arguments."""
+        """Return statements that write the addresses of some of the arrays, or of the scratch memory, and their tensor
+        maps into the arguments. Those of a map: `view0_0[:] = map0_0[a0.pointer]`."""
+
+        def address(role: int, offset: int) -> str:
+            return pointers[role] + (f" + {offset}" if offset else "")
+
         return [
-            f"words{i}[{word}] = {pointers[role]}" + (f" + {offset}" if offset else "")
-            for i, slots in enumerate(self.call.slots)
-            for word, role, offset in slots
-            if role in roles
+            *(
+                f"words{i}[{word}] = {address(role, offset)}"
+                for i, slots in enumerate(self.call.slots)
+                for word, role, offset in slots
+                if role in roles
+            ),
+            *(
+                f"view{i}_{j}[:] = map{i}_{j}[{address(each.role, each.offset)}]"
+                for i, maps in enumerate(self.call.maps)
+                for j, each in enumerate(maps)
+                if each.role in roles
+            ),
         ]
 
     def _scratch(self, pointers: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from cudakit.compile import compiler
 from cudakit.device import Device
 from cudakit.errors import LaunchError, Refused
 from cudakit.family import defaults
-from cudakit.family.declaration import SCRATCH, Launch, Slot, Variant, several
+from cudakit.family.declaration import SCRATCH, Launch, Slot, TensorMapSlot, Variant, several
 from cudakit.family.problem import Problem
 from cudakit.launch.arguments import pointer_dtypes
 from cudakit.launch.cxx import VOID, Type
@@ -49,7 +49,8 @@ def request_of(device: Device, one: Variant[Any], launch: Launch) -> compiler.Re
 
 
 def arguments_of(family: Any, launch: Launch, kernel: Kernel, problem: Any) -> tuple[Any, ...]:
-    """Return the arguments of a launch, with Slots for arrays: its own, or the family's, or by parameter name."""
+    """Return the arguments of a launch, with Slots for arrays and TensorMapSlots for their maps: its own, or the
+    family's, or by parameter name."""
     given = launch.args
     if given is None and family.arguments is not None:
         given = tuple(family.arguments(problem))
@@ -58,6 +59,31 @@ def arguments_of(family: Any, launch: Launch, kernel: Kernel, problem: Any) -> t
             return given
         return tuple(_scratch(one, parameter) for one, parameter in zip(given, kernel.parameters, strict=True))
     return tuple(_by_name(family.name, kernel, problem, number) for number in range(len(kernel.parameters)))
+
+
+def placed(
+    family: str, kernel: Kernel, values: Sequence[Any], arrays: Sequence[Any], inputs: int, outputs: int
+) -> list[Any]:
+    """Return the arguments with each placeholder replaced by its array or tensor map. arrays: (*inputs, *outputs,
+    scratch), of these numbers. Raises LaunchError for a map that breaks a rule."""
+    actual = []
+    for index, value in enumerate(values):
+        if isinstance(value, TensorMapSlot):
+            try:
+                value = value.among(arrays, inputs, outputs)
+            except (TypeError, ValueError) as error:
+                raise LaunchError(f"{no_map(family, kernel, index)}: {error}") from error
+        elif isinstance(value, Slot):
+            value = value.among(arrays, inputs, outputs)
+        actual.append(value)
+    return actual
+
+
+def no_map(family: str, kernel: Kernel, index: int) -> str:
+    """Return the first part of the error for the argument at `index`, a tensor map that breaks a rule."""
+    known = kernel.parameters[index : index + 1]
+    label = known[0].label if known else f"argument {index}"
+    return f"{family}: {kernel.signature}: the tensor map for {label} cannot be made"
 
 
 def _scratch(value: Any, parameter: Any) -> Any:

@@ -16,7 +16,7 @@ from cudakit.compile import compiler
 from cudakit.errors import LaunchError, Refused, UnsupportedVariant
 from cudakit.family import bound as bounds
 from cudakit.family import kernels
-from cudakit.family.declaration import Launch, P, Slot, Variant, scratch_bytes, several, variant
+from cudakit.family.declaration import Launch, P, Variant, scratch_bytes, several, variant
 from cudakit.family.declared import Declared, PeerWork
 from cudakit.family.recent import Recent
 
@@ -242,7 +242,7 @@ class Ladder(Declared[P]):
         return kernels.request_of(device, one, launch)
 
     def arguments_of(self, launch: Launch, kernel: Kernel, problem: P) -> tuple[Any, ...]:
-        """Return the arguments of a launch, with Slots for arrays."""
+        """Return the arguments of a launch, with Slots for arrays and TensorMapSlots for their maps."""
         return kernels.arguments_of(self, launch, kernel, problem)
 
     def launch(
@@ -302,9 +302,7 @@ class Ladder(Declared[P]):
         outputs = several(output)
         arrays = (*inputs, *outputs, scratch)
         values = self.arguments_of(launch, kernel, problem)
-        return launch.keywords(
-            [value.among(arrays, len(inputs), len(outputs)) if isinstance(value, Slot) else value for value in values]
-        )
+        return launch.keywords(kernels.placed(self.name, kernel, values, arrays, len(inputs), len(outputs)))
 
     def scratch(self, device: Device, launches: Sequence[Launch], stream: Stream) -> DeviceArray | None:
         """Return new scratch memory that the launches of one run share, or None if they need none."""

@@ -16,16 +16,19 @@ import numpy as np
 from cudakit.device import Device
 from cudakit.driver.stream import Stream
 from cudakit.errors import LaunchError
-from cudakit.family.declaration import Slot, Variant, scratch_bytes
+from cudakit.family import kernels
+from cudakit.family.declaration import Slot, TensorMapSlot, Variant, scratch_bytes
 from cudakit.family.ladder import Ladder
 from cudakit.family.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.memory import layout, makers
 from cudakit.memory.array import DeviceArray
 from cudakit.memory.scratch import scratch
+from cudakit.memory.tensor_map import Encoding, TensorMap
 
 # Immutable types.
 _IMMUTABLE = (float, int, np.generic)
+MOST_ADDRESSES = 64  # remembered per tensor map
 
 
 class _Number:
@@ -50,6 +53,27 @@ class _Number:
             launch.put(parameter, number if factor is None else number * factor)
         if isinstance(value, _IMMUTABLE):
             self.value = value
+
+
+class AddressedMap(dict[int, bytes]):
+    """A tensor map among the arguments of a launch: its bytes by the tensor's address.
+
+    view: the map's place in the arguments: `view[:] = addressed_map[address]`. role, offset: the tensor's address is
+    that of the array with this index, plus `offset`.
+    """
+
+    def __init__(self, view: memoryview, role: int, offset: int, encoding: Encoding, refusal: str) -> None:
+        self.view, self.role, self.offset = view, role, offset
+        self._encoding, self._refusal = encoding, refusal
+
+    def __missing__(self, address: int) -> bytes:
+        if len(self) >= MOST_ADDRESSES:
+            self.clear()
+        try:
+            data = self[address] = self._encoding.at(address)
+        except ValueError as error:
+            raise LaunchError(f"{self._refusal}: {error}") from error
+        return data
 
 
 class ResolvedCall:
@@ -79,6 +103,7 @@ class ResolvedCall:
         self.scratch_bytes = 0
         self.launches: list[PatchableLaunch] = []
         self.slots: list[tuple[tuple[int, int, int], ...]] = []
+        self.maps: list[tuple[AddressedMap, ...]] = []
         self._range = family.range(variant)
         self.attention: Any = ()
         self.guard: Any = None  # made by guards.make_guard
@@ -106,25 +131,28 @@ class ResolvedCall:
         for each in launches:
             kernel = family.kernel(device, variant, each)
             values = family.arguments_of(each, kernel, passed)
-            actual = [
-                value.among((*arrays, stand_in), len(inputs), 1) if isinstance(value, Slot) else unmarked(value)
-                for value in values
-            ]
-            launch = kernel.patchable(**each.keywords(actual))
-            slots = []
+            actual = kernels.placed(family.name, kernel, values, (*arrays, stand_in), len(inputs), 1)
+            launch = kernel.patchable(**each.keywords(list(map(unmarked, actual))))
+            slots, maps = [], []
             for index, value in enumerate(values):
-                if isinstance(value, Slot):
+                if isinstance(value, TensorMapSlot):
+                    view, role = launch.bytes_of(index), value.place(len(inputs), 1)
+                    refusal = kernels.no_map(family.name, kernel, index)
+                    maps.append(AddressedMap(view, role, value.offset, actual[index].encoding, refusal))
+                elif isinstance(value, Slot):
                     offset = value.offset if actual[index].size else 0
                     slots.append((launch.place(index), value.place(len(inputs), 1), offset))
                 elif isinstance(value, (MarkedFloat, MarkedInt)):
                     self.numbers[value.option].at(launch, index, value.factor)
-                elif isinstance(value, DeviceArray):
+                elif isinstance(value, (DeviceArray, TensorMap)):
+                    what = "an array" if isinstance(value, DeviceArray) else "the tensor map of an array"
                     raise LaunchError(
-                        f"{kernel.signature}: {kernel.parameters[index].label} is passed an array that is neither an "
+                        f"{kernel.signature}: {kernel.parameters[index].label} is passed {what} that is neither an "
                         f"input nor an output of {family.name}: declare it as an input"
                     )
             self.launches.append(launch)
             self.slots.append(tuple(slots))
+            self.maps.append(tuple(maps))
         self.attention = self.launches[0].attention if self.launches else ()
 
     def takes(self, pointers: tuple[int, ...], fresh: bool) -> bool:
@@ -150,9 +178,11 @@ class ResolvedCall:
             self.guard_names["last"] = self.guard_names["nothing"]
         if self.scratch_bytes:
             pointers = (*pointers, scratch(stream, self.scratch_bytes))
-        for launch, slots in zip(self.launches, self.slots, strict=True):
+        for launch, slots, maps in zip(self.launches, self.slots, self.maps, strict=True):
             for word, role, offset in slots:
                 launch.words[word] = pointers[role] + offset
+            for each in maps:
+                each.view[:] = each[pointers[each.role] + each.offset]
         handle = stream.handle
         if self.attention:
             self.attended(handle)

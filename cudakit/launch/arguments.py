@@ -362,7 +362,10 @@ class Converter:
             return ctypes.string_at(value.getPtr(), self.parameter.size)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return self._bytes(value)
-        raise self.refuse(value, "pass cudakit.TensorMap(array, box=...)")
+        raise self.refuse(
+            value,
+            "pass cudakit.TensorMap(array, box=...), or in a family's Launch cudakit.TensorMapSlot(p.x, box=...)",
+        )
 
     def _bytes(self, value: Any) -> bytes:
         """Return the bytes of a struct passed by value."""

@@ -39,6 +39,11 @@ class PatchableLaunch:
         """Return the index in `words` of pointer parameter `index`."""
         return self._buffer.converters[index].parameter.offset // 8
 
+    def bytes_of(self, index: int) -> memoryview:
+        """Return the bytes of parameter `index`, such as a tensor map, for replacing them."""
+        parameter = self._buffer.converters[index].parameter
+        return self.words.cast("B")[parameter.offset : parameter.offset + parameter.size]
+
     def put(self, index: int, value: Any) -> None:
         """Replace the argument of parameter `index`, by its rules. Raises LaunchError for a value it does not take."""
         self._buffer.put(index, value)

@@ -11,6 +11,7 @@ import numpy as np
 from cuda.bindings import driver as cu
 
 from cudakit.driver import tensor_maps as rules
+from cudakit.driver.context import Context
 from cudakit.errors import Closed, CudakitError
 from cudakit.memory import layout
 from cudakit.memory.array import DeviceArray
@@ -68,7 +69,7 @@ class TensorMap:
         kernel.launch(stream, grid=tiles, block=128, args=(map, c))
     """
 
-    __slots__ = ("array", "box", "box_bytes", "data", "tag", "text")
+    __slots__ = ("array", "box", "box_bytes", "data", "encoding", "tag", "text")
 
     def __init__(
         self,
@@ -105,18 +106,14 @@ class TensorMap:
             _member("l2_promotion", l2_promotion, rules.PROMOTIONS),
             _member("fill", fill, rules.FILLS),
         )
-        fields = (shape[::-1], steps[-2::-1], self.box[::-1], skipped[::-1])
-        described = rules.described(rules.DATA_TYPES[kind], array.pointer, *fields, *modes)
-        wrong = rules.mistake(described)
-        if wrong is not None:
-            raise ValueError(_explained(*wrong, steps))
-        self.box_bytes = described.box_bytes
+        self.encoding = Encoding(array.context, rules.DATA_TYPES[kind], shape, steps, self.box, skipped, modes)
+        self.data = self.encoding.at(array.pointer)
+        self.box_bytes = self.encoding.described(array.pointer).box_bytes
         words = [f"box={self.box}", *([] if kind == array.dtype.name else [f"data_type={kind!r}"])]
         given = {"swizzle": swizzle, "interleave": interleave, "l2_promotion": l2_promotion, "fill": fill}
         words += [f"{name}={value!r}" for name, value in given.items() if value not in ("none", "zeros")]
         words += [f"element_strides={skipped}"] if set(skipped) != {1} else []
         self.text = f"{array.dtype.name} {shape}, {', '.join(words)}"
-        self.data = _encoded(array, rules.DATA_TYPES[kind], fields, modes)
         # Identifies this map to a launch plan, which must not keep its array alive.
         self.tag = object()
 
@@ -130,24 +127,61 @@ class TensorMap:
         return np.frombuffer(self.data, np.uint64)
 
 
-def _encoded(array: DeviceArray, kind: int, fields: tuple[Shape, ...], modes: tuple[int, ...]) -> bytes:
-    dims, strides, box, skipped = fields
-    made = array.context.call(
-        "cuTensorMapEncodeTiled",
-        cu.CUtensorMapDataType(kind),
-        len(dims),
-        array.pointer,
+class Encoding:
+    """The fields of a tensor map except the address, which is a parameter of `at`. It does not keep an array alive.
+
+    span: the first byte of the tensor and the one after its last, relative to the address.
+    """
+
+    __slots__ = ("_arguments", "_context", "_fields", "_kind", "_modes", "_steps", "span")
+
+    def __init__(
+        self,
+        context: Context,
+        kind: int,
+        shape: Shape,
+        steps: Shape,
+        box: Shape,
+        skipped: Shape,
+        modes: tuple[int, int, int, int],
+    ) -> None:
+        """All tuples are in the order of axes. steps: the strides in bytes. modes: interleave, swizzle, promotion and
+        fill."""
+        self._context, self._kind, self._modes, self._steps = context, kind, modes, steps
+        self._fields = (shape[::-1], steps[-2::-1], box[::-1], skipped[::-1])
+        self._arguments: Any = None
+        self.span = layout.span(shape, steps, steps[-1])
+
+    def described(self, address: int) -> Any:
+        """Return the fields of the map for a tensor at `address`."""
+        return rules.described(self._kind, address, *self._fields, *self._modes)
+
+    def at(self, address: int) -> bytes:
+        """Return the 128 bytes of the map for a tensor at `address`. Raises ValueError if it breaks a rule."""
+        wrong = rules.mistake(self.described(address))
+        if wrong is not None:
+            raise ValueError(_explained(*wrong, self._steps))
+        if self._arguments is None:
+            self._arguments = _arguments(*self._fields, *self._modes)
+        kind, rank = cu.CUtensorMapDataType(self._kind), len(self._steps)
+        made = self._context.call("cuTensorMapEncodeTiled", kind, rank, address, *self._arguments)
+        return ctypes.string_at(made.getPtr(), SIZE)
+
+
+def _arguments(dims: Shape, strides: Shape, box: Shape, skipped: Shape, *modes: int) -> tuple[Any, ...]:
+    """Return the arguments of cuTensorMapEncodeTiled after the address."""
+    interleave, swizzle, promotion, fill = modes
+    return (
         [cu.cuuint64_t(size) for size in dims],
         # the driver rejects an empty array, though it reads no stride for one dimension
         [cu.cuuint64_t(stride) for stride in strides or (16,)],
         [cu.cuuint32_t(size) for size in box],
         [cu.cuuint32_t(step) for step in skipped],
-        cu.CUtensorMapInterleave(modes[0]),
-        cu.CUtensorMapSwizzle(modes[1]),
-        cu.CUtensorMapL2promotion(modes[2]),
-        cu.CUtensorMapFloatOOBfill(modes[3]),
+        cu.CUtensorMapInterleave(interleave),
+        cu.CUtensorMapSwizzle(swizzle),
+        cu.CUtensorMapL2promotion(promotion),
+        cu.CUtensorMapFloatOOBfill(fill),
     )
-    return ctypes.string_at(made.getPtr(), SIZE)
 
 
 def _tensor(array: DeviceArray, dims: Any, strides: Any, interleaved: int) -> tuple[Shape, Shape]:

@@ -592,6 +592,33 @@ def test_variants_of_our_own_are_exported_with_clusters_and_scratch_memory(tmp_p
     assert re.search(r"chunk_sums.*\n.*chunk_scale", said)
 
 
+def test_the_example_encodes_the_tensor_maps_of_a_family(tmp_path, fake_driver):
+    """The simulated device's own encoding means nothing to a GPU."""
+    (tmp_path / "mapped.cu").write_text(
+        "#include <cuda.h>\n__global__ void mapped(const __grid_constant__ CUtensorMap x, float* out) {\n"
+        "    out[threadIdx.x] = 1.0f;\n}\n"
+    )
+    (tmp_path / "mapped.py").write_text(
+        "import numpy as np\n"
+        "from cudakit import Family, Launch, TensorMapSlot\n\n"
+        "FAMILY = Family(\n"
+        '    "mapped", reference=lambda x: np.ones(32), inputs={"x": "float32[rows, cols]"},\n'
+        '    outputs={"out": "float32[32]"}, shapes=((24, 64),),\n'
+        ")\n\n\n"
+        '@FAMILY.variant("mapped.cu", since="sm_90")\n'
+        "def mapped(p):\n"
+        '    return Launch(1, 32, (TensorMapSlot(p.x, (8, 16), swizzle="64B"), p.out))\n'
+    )
+    folder = tmp_path / "out"
+    assert export(f"{tmp_path / 'mapped.py'}:FAMILY", "--arch", "sm_90a", "-o", folder) == 0
+    program = built(folder, "g++", "c++17", "example.cpp", tmp_path / "example", "-Wno-psabi")
+    said = run(program, folder, fake_driver).stderr
+    assert "map: type 7 rank 2 dims 64 24 stride 256 box 16 8 modes 0 2 0 0\n" in said
+    failed = run(program, folder, fake_driver, FAKE_FAIL="cuTensorMapEncodeTiled")
+    assert failed.returncode == 1
+    assert "cuTensorMapEncodeTiled: " in failed.stderr
+
+
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
