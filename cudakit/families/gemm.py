@@ -1,4 +1,5 @@
-"""Matrix products: D = alpha * A @ B + beta * C, any strides, batched or not.
+"""Matrix products: D = alpha * A @ B + beta * C, any strides, batched or not; for 16-bit operands also with a bias, an
+activation and a residual.
 
 `gemm(a, b)` picks the fastest variant; `FAMILY` is the ladder of the fp32 products, whose sums are IEEE fp32 (fused
 multiply-add), not TF32. The ladder of float16 and bfloat16, on tensor cores, is in gemm_half.
@@ -14,7 +15,7 @@ import numpy as np
 from cudakit.families import gemm_half, gemm_ladder, gemm_packed, gemm_tiles
 from cudakit.families.gemm_host import make_inputs, read_shape, reference, rounding
 from cudakit.families.gemm_ladder import LADDER, gemv
-from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
+from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, named, output_shape
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.families.gemm_tiles import FmaTile
 from cudakit.family import MAX_GRID_YZ, Family, Launch, apply, variant
@@ -117,8 +118,15 @@ def problem(
     beta: float = 0.0,
     dtype: Any = None,
     others: tuple[int, ...] = (),
+    **epilogue: Any,
 ) -> GemmProblem:
-    """Return the problem of float32 operands. Raise ValueError for unsupported arrays."""
+    """Return the problem of float32 operands. Raise ValueError for unsupported arrays, and for the options of a fused
+    epilogue."""
+    if epilogue:
+        raise ValueError(
+            f"a product of {inputs[0].dtype} has no bias, activation, residual or scale: pass float16 or bfloat16 "
+            "operands, or compute them from the result"
+        )
     if dtype is not None and memory.as_dtype(dtype) != np.float32:
         raise ValueError(f"a product of {inputs[0].dtype} has the dtype float32, got dtype={dtype}")
     for name, array in (*zip("ABC", inputs, strict=False), ("the output", output)):
@@ -136,7 +144,8 @@ def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float =
 def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
     """Return a user's call of `gemm`."""
     a, b, *rest = inputs
-    given = {**options, **({"c": rest[0]} if rest else {})}
+    given = {**options, **named(rest, options.get("added", "c"))}
+    given.pop("added", None)
     return lambda: gemm(a, b, out, variant=variant, stream=stream, **given)
 
 
@@ -213,23 +222,37 @@ def gemm(
     c: Any = None,
     alpha: float = 1.0,
     beta: float = 0.0,
+    bias: Any = None,
+    activation: str | None = None,
+    scale: float = 1.0,
+    residual: Any = None,
     dtype: Any = None,
     variant: str = "auto",
     stream: Any = None,
 ) -> Any:
-    """Return alpha * a @ b + beta * c, for arrays of cudakit, torch or CuPy.
+    """Return scale * activation(alpha * a @ b + beta * c + bias) + residual, for arrays of cudakit, torch or CuPy.
 
     Does not wait for the device. Operands are float32, float16 or bfloat16. The 16-bit dtypes use tensor cores (sm_80
-    and newer) with fp32 sums. If k is 0 the result is beta * c.
+    and newer) with fp32 sums. If k is 0 the product is 0.
+
+    `bias`, `activation`, `scale` and `residual` are the fused epilogue of 16-bit operands; float32 operands do not
+    support them. It is computed in fp32, in the order of the formula, and the result is rounded once to the output's
+    dtype.
 
     Args:
         a: Shape (m, k) or (batch, m, k), any strides: a.T is a transposed operand. A 2-D operand is used for every
             batch.
         b: Shape (k, n) or (batch, k, n), like `a`.
-        out: The output, of shape (m, n) or (batch, m, n). It may be `c`. By default a new array.
+        out: The output, of shape (m, n) or (batch, m, n). It may be `c` or `residual`. By default a new array.
         c: An array of the output's shape and dtype, by default `out` itself. It is not read if beta is 0.
         alpha: The factor on the product.
         beta: The factor on `c`.
+        bias: An array that broadcasts to the output: (n,) is added to each row, (m, 1) to each column. Its dtype is the
+            operands' or float32.
+        activation: None, "relu", "gelu" (x times the normal distribution function of x), "gelu_tanh" (its approximation
+            by tanh) or "silu" (x times the sigmoid of x).
+        scale: The factor on the activation's result.
+        residual: An array of the output's shape and dtype, any strides.
         dtype: The dtype of a new output: the operands' (default), or "float32" for 16-bit operands.
         variant: The name of a variant, or "auto".
         stream: By default the device's default stream, or the current stream of torch or CuPy.
@@ -243,5 +266,9 @@ def gemm(
     """
     if beta and c is None and out is None:
         raise ValueError(f"beta is {beta}, but there is nothing to add: pass c=, or out= to add to")
-    inputs = (a, b) if c is None else (a, b, c)
-    return apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "beta": beta, "dtype": dtype})
+    options = {"alpha": alpha, "beta": beta, "dtype": dtype}
+    if bias is None and residual is None and not activation and scale == 1:
+        return apply(FAMILY, (a, b) if c is None else (a, b, c), out, variant, stream, options)
+    given = {name: x for name, x in (("c", c), ("bias", bias), ("residual", residual)) if x is not None}
+    options |= {"added": " ".join(given), "activation": activation or "", "scale": scale}
+    return apply(FAMILY, (a, b, *given.values()), out, variant, stream, options)

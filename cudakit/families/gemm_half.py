@@ -1,21 +1,29 @@
 """Matrix products on tensor cores: float16 or bfloat16 operands, fp32 sums, rounded once to the operands' dtype or not
-at all (float32 out). Any strides, batched or not.
+at all (float32 out). Any strides, batched or not, with a fused epilogue or not.
 
 `ops.gemm` picks the fastest variant; `FAMILY` is the ladder.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from cudakit.families import gemm_packed
-from cudakit.families.gemm_host import make_inputs, read_shape, reference
-from cudakit.families.gemm_host import rounding as any_rounding
-from cudakit.families.gemm_problem import SCALARS, GemmProblem, arguments, output_shape
+from cudakit.families import gemm_epilogue, gemm_host, gemm_packed
+from cudakit.families.gemm_host import make_inputs, read_shape
+from cudakit.families.gemm_problem import (
+    SCALARS,
+    GemmProblem,
+    arguments,
+    epilogue_arguments,
+    epilogue_constants,
+    named,
+    output_shape,
+)
 from cudakit.families.gemm_problem import problem as any_problem
 from cudakit.family import CPP, MAX_GRID_X, MAX_GRID_YZ, Family, Launch, ceil_div, cpp_bool, variant
 from cudakit.memory import array as memory
@@ -25,6 +33,7 @@ DTYPES = ("float16", "bfloat16")
 _ITEM = 2  # bytes per element of A and B
 _DEPTH = 64  # k per tile in shared memory
 _WMMA = 64  # rows and columns of the tile of 01_wmma.cu
+_FUSED = 'has no fused epilogue (bias, activation, scale, residual): pass variant="auto"'
 _TOO_MANY = f"at most {MAX_GRID_X} tiles of {{bm}}x{{bn}} supported, got {{blocks}}"
 
 
@@ -95,12 +104,11 @@ def _oriented(problem: GemmProblem) -> GemmProblem:
     return problem.turned if problem.d.row == 1 and problem.d.col != 1 else problem
 
 
-def _arguments(problem: GemmProblem) -> tuple[Any, ...]:
-    """Return the arguments of the variants after wmma: the arguments that every product has, and whether rows of the
-    output can be written in 16-byte pieces."""
+def _wide(problem: GemmProblem) -> int:
+    """Return whether rows of the output can be written in 16-byte pieces, the last argument of the variants after
+    wmma."""
     d, item = problem.d, memory.as_dtype(problem.result).itemsize
-    wide = problem.n % 8 == 0 and d.pieces(d.col, d.row, problem.n, problem.batch, item)
-    return (*arguments(problem), int(wide))
+    return int(problem.n % 8 == 0 and d.pieces(d.col, d.row, problem.n, problem.batch, item))
 
 
 def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, bool] | str:
@@ -134,6 +142,8 @@ def _types(problem: GemmProblem) -> str:
 @variant("gemm_half/01_wmma.cu", since="sm_80")
 def wmma(problem: GemmProblem) -> Launch | str:
     """tensor cores by WMMA: 16x16x16 products"""
+    if problem.fused:
+        return _FUSED
     blocks = ceil_div(problem.m, _WMMA) * ceil_div(problem.n, _WMMA)
     if blocks > MAX_GRID_X:
         return _TOO_MANY.format(blocks=blocks, bm=_WMMA, bn=_WMMA)
@@ -143,6 +153,8 @@ def wmma(problem: GemmProblem) -> Launch | str:
 
 def _one_stage(problem: GemmProblem, swizzled: bool) -> Launch | str:
     p, t = _oriented(problem), ONE_STAGE
+    if p.fused:
+        return _FUSED
     along_k = _along_k(p)
     if isinstance(along_k, str):
         return along_k
@@ -151,7 +163,7 @@ def _one_stage(problem: GemmProblem, swizzled: bool) -> Launch | str:
         return _TOO_MANY.format(blocks=blocks, bm=t.bm, bn=t.bn)
     lies = ", ".join(map(cpp_bool, along_k))
     entry = f"mma_tile<{_types(p)}, {t.bm}, {t.bn}, {t.wm}, {t.wn}, {lies}, {cpp_bool(swizzled)}>"
-    return Launch((blocks, 1, min(p.batch, MAX_GRID_YZ)), t.threads, _arguments(p), t.shared, entry)
+    return Launch((blocks, 1, min(p.batch, MAX_GRID_YZ)), t.threads, (*arguments(p), _wide(p)), t.shared, entry)
 
 
 @variant("gemm_half/02_mma.cu", since="sm_80", problems="pieces")
@@ -172,9 +184,11 @@ def tile_launch(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = (
     along_k = _along_k(problem, packed)
     if isinstance(along_k, str):
         return along_k
-    entry = f"pipelined<{_types(problem)}, {tile.constants}, {', '.join(map(cpp_bool, along_k))}>"
+    constants = f"{_types(problem)}, {epilogue_constants(problem)}, {tile.constants}"
+    entry = f"pipelined<{constants}, {', '.join(map(cpp_bool, along_k))}>"
     grid = min(tile.count(problem), problem.sms * tile.resident)
-    return Launch(grid, tile.threads, _arguments(problem), tile.shared, entry, source=source)
+    args = (*arguments(problem), *epilogue_arguments(problem), _wide(problem))
+    return Launch(grid, tile.threads, args, tile.shared, entry, source=source)
 
 
 def best(problem: GemmProblem) -> MmaTile:
@@ -215,9 +229,17 @@ def _result(a: Any, dtype: Any) -> np.dtype[Any]:
 
 
 def problem(
-    inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None
+    inputs: Sequence[Any],
+    output: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = None,
+    added: str = "c",
+    activation: str = "",
+    scale: float = 1.0,
 ) -> GemmProblem:
-    """Return the problem of float16 or bfloat16 operands. Raise ValueError for unsupported arrays."""
+    """Return the problem of float16 or bfloat16 operands and of the arrays after them that `added` names. Raise
+    ValueError for unsupported arrays."""
     kind = inputs[0].dtype
     if kind.name not in DTYPES:
         raise ValueError(f"a product on tensor cores takes {' or '.join(DTYPES)}, A is {kind}")
@@ -225,7 +247,34 @@ def problem(
         raise ValueError(f"a product of {kind} takes an output of {kind} or float32, got {output.dtype}")
     if dtype is not None and output.dtype != memory.as_dtype(dtype):
         raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
-    return any_problem(inputs, output, alpha, beta)
+    return any_problem(inputs, output, alpha, beta, added=added, activation=activation, scale=scale)
+
+
+def _product(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
+    """Return alpha * A @ B + beta * C in the precision of A and B. C is not read if beta is 0."""
+    product = a.dtype.type(alpha) * np.matmul(a, b)
+    return product + a.dtype.type(beta) * c if beta else product
+
+
+def reference(
+    a: Any,
+    b: Any,
+    first: Any = None,
+    second: Any = None,
+    third: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = None,
+    added: str = "c",
+    activation: str = "",
+    scale: float = 1.0,
+) -> Any:
+    """Return scale * activation(alpha * A @ B + beta * C + bias) + residual. `added` names the arrays after A and B: of
+    "c", "bias" and "residual", separated by blanks."""
+    given = named([x for x in (first, second, third) if x is not None], added)
+    product = _product(a, b, given.pop("c", None), alpha, beta)
+    return gemm_epilogue.applied(product, **given, activation=activation, scale=scale)
 
 
 def of_sum(k: int) -> float:
@@ -235,15 +284,34 @@ def of_sum(k: int) -> float:
     return (k / 16 + 2) * 4 * U
 
 
-def rounding(exact: Any, *inputs: Any, **options: Any) -> Any:
-    """Return the rounding error of products with sums on tensor cores."""
-    return any_rounding(exact, *inputs, of_sum=of_sum, **options)
+def rounding(
+    exact: Any,
+    a: Any,
+    b: Any,
+    *rest: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    dtype: Any = None,
+    added: str = "c",
+    activation: str = "",
+    scale: float = 1.0,
+) -> Any:
+    """Return the rounding error of products with sums on tensor cores, and of their epilogues."""
+    given = {name: np.asarray(x).astype(np.float64) for name, x in named(rest, added).items()}
+    c = given.pop("c", None)
+    fused = bool(given or activation or scale != 1)
+    if fused:
+        of_a, of_b = (np.asarray(x).astype(np.float64) for x in (a, b))
+        with np.errstate(all="ignore"):  # test problems contain infinities and NaN
+            exact = _product(of_a, of_b, c, alpha, beta)
+    inputs = (a, b) if c is None else (a, b, c)
+    error = gemm_host.rounding(exact, *inputs, alpha=alpha, beta=beta, of_sum=of_sum)
+    return gemm_epilogue.rounding(exact, error, **given, activation=activation, scale=scale) if fused else error
 
 
-def baseline(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 0.0, dtype: Any = None) -> Any:
+def baseline(a: Any, b: Any, *rest: Any, dtype: Any = None, **options: Any) -> Any:
     """Return numpy's product in float32; numpy has no fast product of 16-bit numbers."""
-    product = np.float32(alpha) * np.matmul(a.astype(np.float32), b.astype(np.float32))
-    return (product + np.float32(beta) * c.astype(np.float32) if beta else product).astype(_result(a, dtype))
+    return reference(*(x.astype(np.float32) for x in (a, b, *rest)), **options).astype(_result(a, dtype))
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
@@ -253,7 +321,12 @@ def choose(problem: GemmProblem, arch: str) -> str:
 
 def _traffic(p: GemmProblem) -> int:
     item = memory.as_dtype(p.result).itemsize
-    return p.batch * (_ITEM * (p.m * p.k + p.k * p.n) + item * p.m * p.n * (2 if p.beta else 1))
+    outputs = 1 + (p.beta != 0) + (p.residual is not None)  # arrays of the output's size
+    total = p.batch * (_ITEM * (p.m * p.k + p.k * p.n) + item * p.m * p.n * outputs)
+    if p.bias:
+        axes = ((p.bias.row, p.m), (p.bias.col, p.n), (p.bias.batch, p.batch))
+        total += memory.as_dtype(p.bias_dtype).itemsize * math.prod(extent for stride, extent in axes if stride)
+    return total
 
 
 FAMILY: Family[GemmProblem] = Family(
@@ -263,7 +336,7 @@ FAMILY: Family[GemmProblem] = Family(
     inputs=make_inputs,
     outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
     problem=problem,
-    arguments=_arguments,
+    arguments=arguments,
     rounding=rounding,
     baseline=baseline,
     traffic=_traffic,

@@ -1,5 +1,7 @@
 """The problem that both families of matrix products take: D = alpha * A @ B + beta * C, any strides, batched or not.
 
+For 16-bit operands it has a fused epilogue: D = scale * activation(alpha * A @ B + beta * C + bias) + residual.
+
 A transposed operand is a view with its strides swapped. If the other operand is 3-D, a 2-D operand is used for every
 batch.
 """
@@ -10,15 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cudakit.family import IN, OUT, Scalar, Slot, alignment, checks
+import numpy as np
+
+from cudakit.family import CPP, IN, OUT, Scalar, Slot, alignment, checks, cpp_bool
 from cudakit.libs.products import product_shape
+from cudakit.names import hint
 
 _TWICE = (
     "the output of a product, {output.shape} with strides {output.strides_elements} (elements), may store two "
     "elements at one address, a data race: pass an output whose elements do not overlap"
 )
-_PARTLY = "C and the output overlap without being the same array: pass the same one, or a separate one"
+_PARTLY = "{name} and the output overlap without being the same array: pass the same one, or a separate one"
 _SHARED = "the output of a product overlaps {name}, which is read until the end: pass a separate one"
+
+#: The arrays that may follow A and B among the inputs, by the names of the option `added`, and their names in messages.
+ADDED = {"c": "C", "bias": "the bias", "residual": "the residual"}
+#: The activations by name, and their names in kernels/gemm_half/epilogue.cuh.
+ACTIVATIONS = {"": "kNoActivation", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class Operand:
 class GemmProblem:
     """m x n = m x k times k x n, `batch` times. dtype: of A and B. result: the dtype of C and D. sms: the device's
     multiprocessors. shared: the bytes of shared memory that it allows per block. others: addresses of the same output
-    on other devices; only the kernels of stream-K store there."""
+    on other devices; only the kernels of stream-K store there. bias: its strides are 0 along the axes on which it is
+    broadcast. activation: one of ACTIVATIONS."""
 
     m: int
     n: int
@@ -66,13 +77,29 @@ class GemmProblem:
     sms: int
     shared: int
     others: tuple[int, ...] = ()
+    bias: Operand | None = None
+    bias_dtype: str = ""
+    residual: Operand | None = None
+    activation: str = ""
+    scale: float = 1.0
 
     def __str__(self) -> str:
         batches = f"{self.batch} x " if self.batch > 1 else ""
         return (
             f"{batches}{self.m}x{self.n}x{self.k} {self.dtype} product, strides A {self.a.row, self.a.col}, "
-            f"B {self.b.row, self.b.col}, D {self.d.row, self.d.col}"
+            f"B {self.b.row, self.b.col}, D {self.d.row, self.d.col}{self._epilogue}"
         )
+
+    @property
+    def _epilogue(self) -> str:
+        scale = f"scale {float(self.scale):g}" if self.scale != 1 else ""
+        parts = ("bias" if self.bias else "", self.activation, scale, "residual" if self.residual else "")
+        return f", with {', '.join(filter(None, parts))}" if self.fused else ""
+
+    @property
+    def fused(self) -> bool:
+        """Whether there is more to compute than alpha * A @ B + beta * C."""
+        return bool(self.bias or self.residual or self.activation or self.scale != 1)
 
     @property
     def empty(self) -> bool:
@@ -87,15 +114,37 @@ class GemmProblem:
     def turned(self) -> GemmProblem:
         """The same problem as a product of the transposed operands: D^T = B^T * A^T."""
         a, b, c, d = (operand.turned for operand in (self.b, self.a, self.c, self.d))
-        return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d)
+        bias, residual = (operand and operand.turned for operand in (self.bias, self.residual))
+        return replace(self, m=self.n, n=self.m, a=a, b=b, c=c, d=d, bias=bias, residual=residual)
+
+
+def named(rest: Sequence[Any], added: str) -> dict[str, Any]:
+    """Return the arrays that follow A and B by the names in the option `added`, separated by blanks. C is optional if
+    it is the only name. Raise ValueError if names and arrays do not match."""
+    names = added.split()
+    if len(set(names)) != len(names) or not set(names) <= ADDED.keys():
+        raise ValueError(f"added={added!r} must name each array once, of {', '.join(ADDED)}")
+    if len(rest) != len(names) and (rest or names != ["c"]):
+        raise ValueError(f"added={added!r} names {len(names)} arrays after A and B, got {len(rest)}")
+    return dict(zip(names, rest, strict=False))
 
 
 def problem(
-    inputs: Sequence[Any], output: Any, alpha: float = 1.0, beta: float = 0.0, others: tuple[int, ...] = ()
+    inputs: Sequence[Any],
+    output: Any,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    others: tuple[int, ...] = (),
+    added: str = "c",
+    activation: str = "",
+    scale: float = 1.0,
 ) -> GemmProblem:
-    """Return the problem of (A, B) or (A, B, C) and D. Raise ValueError for unsupported arrays."""
+    """Return the problem of A, B, the arrays that `added` names, and D. Raise ValueError for unsupported arrays."""
     a, b, *rest = inputs
-    c, slot = (rest[0], IN[2]) if rest else (output, OUT)
+    given = named(rest, added)
+    slots = dict(zip(given, IN[2:], strict=False))
+    c, slot = given.get("c", output), slots.get("c", OUT)
+    bias, residual = given.get("bias"), given.get("residual")
     if a.dtype != b.dtype:
         raise ValueError(f"a product takes operands of one dtype, got A {a.dtype} and B {b.dtype}")
     if c.dtype != output.dtype:
@@ -103,31 +152,71 @@ def problem(
             f"C and the output of a product must have one dtype, got C {c.dtype} and output {output.dtype}"
         )
     shape = output_shape(a.shape, b.shape)
-    for name, array in (("C", c), ("the output", output)):
+    bias_if_any = () if bias is None else (("the bias", bias),)
+    residual_if_any = () if residual is None else (("the residual", residual),)
+    for name, array in (("C", c), ("the output", output), *residual_if_any):
         if tuple(array.shape) != shape:
             raise ValueError(
                 f"A {tuple(a.shape)} times B {tuple(b.shape)} has shape {shape}, but {name} has {tuple(array.shape)}: "
                 "pass one of that shape"
             )
-    added = (("C", c),) if beta != 0 else ()
-    checks.expect_output("a product", output, added, (("A", a), ("B", b)), twice=_TWICE, partly=_PARTLY, shared=_SHARED)
+    if residual is not None and residual.dtype != output.dtype:
+        raise ValueError(
+            f"the residual and the output of a product must have one dtype, got residual {residual.dtype} and output "
+            f"{output.dtype}"
+        )
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, filter(None, ACTIVATIONS)))
+        meant = hint(str(activation), ACTIVATIONS)
+        raise ValueError(f"activation must be None or one of {known}, got {activation!r}{meant}")
+    of_bias = None if bias is None else _bias(bias, a.dtype, shape, slots["bias"])
+    also = (*((("C", c),) if beta != 0 else ()), *residual_if_any)
+    separate = (("A", a), ("B", b), *bias_if_any)
+    checks.expect_output("a product", output, also, separate, twice=_TWICE, partly=_PARTLY, shared=_SHARED)
     m, n, k = shape[-2], shape[-1], a.shape[-1]
     batch = shape[0] if len(shape) == 3 else 1
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
     of_a, of_b, of_c, of_d = map(_operand, (a, b, c, output), (*IN[:2], slot, OUT))
     dtypes = str(a.dtype), str(output.dtype)
-    return GemmProblem(m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared, others)
+    return GemmProblem(
+        m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared, others,
+        bias=of_bias,
+        bias_dtype="" if bias is None else str(bias.dtype),
+        residual=None if residual is None else _operand(residual, slots["residual"]),
+        activation=activation,
+        scale=float(scale),
+    )  # fmt: skip
 
 
 #: The options of both families that are plain numbers. If beta is not 0, C is read and must not partly overlap the
-#: output.
-SCALARS = {"alpha": Scalar("alpha", float), "beta": Scalar("beta", float, kind=lambda beta: float(beta) != 0)}
+#: output. If scale is not 1, the variant must support fused epilogues.
+SCALARS = {
+    "alpha": Scalar("alpha", float),
+    "beta": Scalar("beta", float, kind=lambda beta: float(beta) != 0),
+    "scale": Scalar("scale", float, kind=lambda scale: float(scale) != 1),
+}
 
 
 def _operand(array: Any, slot: Slot) -> Operand:
     *batch, row, col = array.strides_elements
     return Operand(row, col, batch[0] if batch else 0, alignment(array), slot)
+
+
+def _bias(bias: Any, dtype: Any, shape: tuple[int, ...], slot: Slot) -> Operand:
+    """Return the bias of an output of `shape`; its strides are 0 along the axes on which it is broadcast."""
+    if bias.dtype not in (dtype, np.float32):
+        raise ValueError(f"the bias of a product of {dtype} must be {dtype} or float32, got {bias.dtype}")
+    missing = len(shape) - bias.ndim
+    extents = (*(1,) * missing, *bias.shape)
+    if missing < 0 or any(own not in (1, whole) for own, whole in zip(extents, shape, strict=True)):
+        raise ValueError(
+            f"the bias has shape {tuple(bias.shape)}, which does not broadcast to the output's shape {shape}: pass "
+            f"({shape[-1]},) for a number per column, or ({shape[-2]}, 1) for a number per row"
+        )
+    strides = (*(0,) * missing, *bias.strides_elements)
+    *batch, row, col = (0 if own == 1 else stride for own, stride in zip(extents, strides, strict=True))
+    return Operand(row, col, batch[0] if batch else 0, alignment(bias), slot)
 
 
 def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -140,3 +229,19 @@ def arguments(p: GemmProblem) -> tuple[Any, ...]:
     operands = (p.a, p.b, p.c, p.d)
     strides = (stride for o in operands for stride in (o.row, o.col, o.batch))
     return (*(o.slot for o in operands), *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)
+
+
+def epilogue_arguments(p: GemmProblem) -> tuple[Any, ...]:
+    """Return the arguments of a fused epilogue, which follow those of `arguments`: the bias and its strides, the
+    residual and its strides, and scale. An array that is not read replaces a missing one."""
+    bias = p.bias or replace(p.c, row=0, col=0, batch=0)
+    residual = p.residual or replace(p.d, row=0, col=0, batch=0)
+    operands = ((o.slot, o.row, o.col, o.batch) for o in (bias, residual))
+    return (*(value for operand in operands for value in operand), p.scale)
+
+
+def epilogue_constants(p: GemmProblem) -> str:
+    """Return the template arguments of an epilogue after the output's type: the type of the bias, the activation, and
+    whether C, a bias and a residual are added."""
+    types = CPP[p.bias_dtype or p.result], ACTIVATIONS[p.activation]
+    return ", ".join((*types, *map(cpp_bool, (p.beta != 0, p.bias is not None, p.residual is not None))))

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from cudakit.families.gemm_half import DTYPES
-from cudakit.testing.case import Case
+from cudakit.families.gemm_problem import ACTIVATIONS
+from cudakit.testing.case import Case, Layout, contiguous, layouts
 from cudakit.testing.gemm import gemm_cases
 
 
-def gemm_half_cases(elements: int = 20_000, kind: str = "") -> st.SearchStrategy[Case]:
-    """Return the strategy of the products on tensor cores: the problems of gemm in 16-bit dtypes."""
-    return gemm_cases(elements, kind, DTYPES)
+@st.composite
+def gemm_half_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
+    """Draw problems of gemm in 16-bit dtypes, a quarter of them with a fused epilogue."""
+    case = draw(gemm_cases(elements, kind, DTYPES))
+    return case if draw(st.integers(0, 3)) else _fused(draw, case)
+
+
+def _fused(draw: st.DrawFn, case: Case) -> Case:
+    """Draw an epilogue for a product: an activation, a factor, a bias per row, column or element, a residual, which may
+    be the output."""
+    a, *_ = inputs = list(case.inputs)
+    output = case.inputs[case.over] if case.output is None else case.output
+    assert isinstance(output, Layout)
+    added, over, place = ["c"][: len(inputs) - 2], case.over, case.output
+    if draw(st.booleans()):
+        added.append("bias")
+        inputs.append(_bias(draw, output.shape, draw(st.sampled_from((str(a.dtype), "float32")))))
+    if draw(st.booleans()):
+        added.append("residual")
+        in_place = place is not None and draw(st.booleans())
+        if in_place:
+            over, place = len(inputs), None
+        like = draw(st.sampled_from((output, None)))
+        inputs.append(like or draw(layouts(output.shape, output=in_place, dtype=output.dtype)))
+    options = {
+        **case.options,
+        "added": " ".join(added),
+        "activation": draw(st.sampled_from(list(ACTIVATIONS))),
+        "scale": draw(st.sampled_from((1.0, 1.0, 0.5, -2.0))),
+    }
+    return replace(case, inputs=tuple(inputs), output=place, options=options, over=over)
+
+
+def _bias(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> Layout:
+    """Draw a bias that broadcasts to `shape`."""
+    ones = draw(st.tuples(*[st.booleans()] * len(shape)))
+    own = tuple(1 if one else extent for one, extent in zip(ones, shape, strict=True))
+    while own[:1] == (1,) and len(own) > 1 and draw(st.booleans()):
+        own = own[1:]
+    return draw(st.one_of(st.just(contiguous(own, 0, dtype)), layouts(own, dtype=dtype)))

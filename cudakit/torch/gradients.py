@@ -99,30 +99,62 @@ def _sum(ctx: Any, grad: Any) -> Any:
 # gemm -----------------------------------------------------------------------------------------------------------------
 
 
+# The derivative of an activation, times the gradient of its result.
+_ACTIVATIONS: dict[str, Backward] = {
+    "relu": lambda grad, x: torch.ops.aten.threshold_backward(grad, x, 0),
+    "gelu": torch.ops.aten.gelu_backward,
+    "gelu_tanh": lambda grad, x: torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),
+    "silu": torch.ops.aten.silu_backward,
+}
+
+
 def _save_product(ctx: Any, inputs: Sequence[Any], keyword_only_inputs: Any, output: Any) -> None:
-    a, b, _ = inputs
+    a, b, c, bias, _ = inputs
+    ctx.options = {name: keyword_only_inputs[name] for name in ("alpha", "beta", "activation", "scale")}
+    ctx.like = [None if x is None else (x.shape, x.dtype) for x in inputs]
     wants_a, wants_b = ctx.needs_input_grad[:2]
-    ctx.save_for_backward(a if wants_b else None, b if wants_a else None)
-    ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
-    ctx.alpha, ctx.beta = keyword_only_inputs["alpha"], keyword_only_inputs["beta"]
+    if ctx.options["activation"]:
+        ctx.save_for_backward(a, b, c if ctx.options["beta"] else None, bias)
+    else:
+        ctx.save_for_backward(a if wants_b else None, b if wants_a else None, None, None)
 
 
 def _gemm(ctx: Any, grad: Any) -> Any:
-    """dA = alpha dD B^T, dB = alpha A^T dD, dC = beta dD; summed over the batches for an operand shared by all."""
-    a, b = ctx.saved_tensors
-    wants_a, wants_b, *of_rest = ctx.needs_input_grad
-    wants_c = any(of_rest)  # empty if no c was given
-    of_a = of_b = None
+    """Without an activation: dA = scale alpha dD B^T, dB = scale alpha A^T dD, dC = scale beta dD, dbias = scale dD,
+    dresidual = dD. An activation's argument is computed again, and scale dD is multiplied by its derivative.
+
+    Sums are over the axes along which a bias was broadcast, and over the batches for an operand shared by all.
+    """
+    a, b, c, bias = ctx.saved_tensors
+    scale, alpha, beta, activation = (ctx.options[name] for name in ("scale", "alpha", "beta", "activation"))
+    # torch omits trailing arguments that were not passed.
+    wants_a, wants_b, wants_c, wants_bias, wants_residual = [*ctx.needs_input_grad, *(False,) * 5][:5]
+    (of_a, dtype), (of_b, _), of_c, of_bias, _ = ctx.like
+    inner = grad  # the gradient of the product
+    if activation and (wants_a or wants_b or wants_c or wants_bias):
+        x = _OPS.gemm(a, b, None, bias, alpha=alpha, dtype=torch.float32)
+        x = x if c is None else x + beta * c
+        inner, scale = _ACTIVATIONS[activation](scale * _cast_to(grad, torch.float32), x), 1.0
+    found: list[Any] = [None] * 5
     if wants_a or wants_b:
-        rounded = grad if grad.dtype == ctx.dtype else _OPS.cast(grad, ctx.dtype)
+        rounded = _cast_to(inner, dtype)
         if wants_a:
-            of_a = _product(rounded, b.mT, ctx.alpha, ctx.shapes[0])
+            found[0] = _product(rounded, b.mT, scale * alpha, of_a)
         if wants_b:
-            of_b = _product(a.mT, rounded, ctx.alpha, ctx.shapes[1])
-    of_c = None
+            found[1] = _product(a.mT, rounded, scale * alpha, of_b)
     if wants_c:  # c is not read if beta is 0, and 0 times an infinite gradient would be NaN
-        of_c = _OPS.scale(grad, ctx.beta) if ctx.beta else torch.zeros_like(grad)
-    return of_a, of_b, of_c
+        of_inner = _OPS.scale(inner, scale * beta) if beta else torch.zeros_like(inner)
+        found[2] = _cast_to(of_inner, of_c[1])
+    if wants_bias:
+        total = sum_to(_cast_to(inner, torch.float32), of_bias[0])
+        found[3] = _cast_to(_OPS.scale(total, scale), of_bias[1])
+    if wants_residual:
+        found[4] = grad
+    return tuple(found)
+
+
+def _cast_to(x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype else _OPS.cast(x, dtype)
 
 
 def _product(a: Any, b: Any, alpha: float, shape: Sequence[int]) -> Any:

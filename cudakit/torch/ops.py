@@ -40,8 +40,19 @@ def _softmax(x: Any, mask: Any = None, *, out: Any = None, **options: Any) -> An
     return ops.softmax(x, out, mask=mask, **options)
 
 
-def _gemm(a: Any, b: Any, c: Any = None, *, dtype: Any = None, out: Any = None, **options: Any) -> Any:
-    return ops.gemm(a, b, out, c=c, dtype=None if dtype is None else _name(dtype), **options)
+def _gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    residual: Any = None,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    given = {"c": c, "bias": bias, "residual": residual, "dtype": None if dtype is None else _name(dtype)}
+    return ops.gemm(a, b, out, **given, **options)
 
 
 def _attention(q: Any, k: Any, v: Any, lengths: Any = None, *, out: Any = None, **options: Any) -> Any:
@@ -87,7 +98,15 @@ def _like_cast(x: Any, to: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _like_product(
-    a: Any, b: Any, c: Any = None, *, beta: float = 0.0, dtype: Any = None, **options: Any
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    residual: Any = None,
+    *,
+    beta: float = 0.0,
+    dtype: Any = None,
+    **options: Any,
 ) -> tuple[Any, Any]:
     if beta and c is None:
         raise ValueError(f"beta is {beta}, but there is nothing to add: pass c")
@@ -136,8 +155,8 @@ OPS: dict[str, Op] = {
     "cast": Op(f"(Tensor x, ScalarType to, *, {_VARIANT}) -> Tensor", _cast, _like_cast),
     "fft": Op(_TRANSFORM, _transformed(ops.fft), _like_first),
     "gemm": Op(
-        "(Tensor a, Tensor b, Tensor? c=None, *, float alpha=1.0, float beta=0.0, ScalarType? dtype=None, "
-        f"{_VARIANT}) -> Tensor",
+        "(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, Tensor? residual=None, *, float alpha=1.0, "
+        f"float beta=0.0, str? activation=None, float scale=1.0, ScalarType? dtype=None, {_VARIANT}) -> Tensor",
         _gemm,
         _like_product,
     ),

@@ -244,6 +244,18 @@ __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// Loads from the same place of the cluster's block `rank`.
+__device__ __forceinline__ float4 cluster_load(const float4* shared, unsigned rank) {
+    float4 value;
+    asm volatile(
+        "{\n\t.reg .b32 from;\n\tmapa.shared::cluster.u32 from, %4, %5;\n\t"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [from];\n\t}"
+        : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+        : "r"(shared_address(shared)), "r"(rank)
+        : "memory");
+    return value;
+}
+
 // Stores a value into the same place of the cluster's block `rank`; its 8 bytes count on the barrier there.
 __device__ __forceinline__ void store_async(Online* shared, Online value, uint64* barrier, unsigned rank) {
     asm volatile(
@@ -356,6 +368,13 @@ __device__ __forceinline__ void wgmma<128>(float (&sums)[128], uint64 a, uint64 
 // Stores four 8 x 8 matrices of 16-bit elements, one per register, as load_matrices loads them.
 __device__ __forceinline__ void store_matrices(void* shared, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)),
+        "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+        : "memory");
+}
+
+// Stores four matrices, each transposed: the lane has rows 2t, 2t + 1 of column g.
+__device__ __forceinline__ void store_matrices_transposed(void* shared, const unsigned (&from)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)),
         "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
         : "memory");
 }

@@ -28,14 +28,22 @@ constexpr uint64 kWgmmaStep = (ALONG_K ? 16 * 2 : 16 * 128) >> 4;
 #define SUMS_16(i) SUMS_8(i), SUMS_8(i + 8)
 #define SUMS_32(i) SUMS_16(i), SUMS_16(i + 16)
 #define SUMS_64(i) SUMS_32(i), SUMS_32(i + 32)
-#define REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define REGISTERS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define REGISTERS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define REGISTERS_8 "%8, %9, %10, %11, %12, %13, %14, %15"
+#define REGISTERS_16 "%16, %17, %18, %19, %20, %21, %22, %23"
+#define REGISTERS_24 "%24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_32 "%32, %33, %34, %35, %36, %37, %38, %39"
+#define REGISTERS_40 "%40, %41, %42, %43, %44, %45, %46, %47"
+#define REGISTERS_48 "%48, %49, %50, %51, %52, %53, %54, %55"
+#define REGISTERS_56 "%56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_64 "%64, %65, %66, %67, %68, %69, %70, %71"
+#define REGISTERS_72 "%72, %73, %74, %75, %76, %77, %78, %79"
+#define REGISTERS_80 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define REGISTERS_88 "%88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_96 "%96, %97, %98, %99, %100, %101, %102, %103"
+#define REGISTERS_104 "%104, %105, %106, %107, %108, %109, %110, %111"
+#define REGISTERS_112 "%112, %113, %114, %115, %116, %117, %118, %119"
+#define REGISTERS_120 "%120, %121, %122, %123, %124, %125, %126, %127"
 
 #define WGMMA_OF(TYPE, N, REGISTERS, A, B, ADD, A_ACROSS, B_ACROSS)                                            \
     asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, " ADD ", 0;\n\twgmma.mma_async.sync.aligned.m64n" N \
@@ -64,42 +72,91 @@ template <class T, bool A_ALONG_K, bool B_ALONG_K, int COUNT>
 __device__ __forceinline__ void wgmma(float (&sums)[COUNT], uint64 a, uint64 b, int add) {
     constexpr int kCount = COUNT;
     constexpr bool kHalf = kIsHalf<T>;
-    static_assert(COUNT == 8 || COUNT % 16 == 0 && COUNT <= 128, "16 lines of B, or a multiple of 32 up to 256");
+    static_assert(COUNT % 8 == 0 && COUNT > 0 && COUNT <= 128, "lines of B: a multiple of 16 up to 256");
 #define SUMS_OF SUMS_8(0)
-    WGMMA(8, "16", "%0, %1, %2, %3, %4, %5, %6, %7", "%8", "%9", "%10", "%11", "%12")
+    WGMMA(8, "16", REGISTERS_0, "%8", "%9", "%10", "%11", "%12")
 #undef SUMS_OF
 #define SUMS_OF SUMS_16(0)
-    WGMMA(16, "32", REGISTERS_0, "%16", "%17", "%18", "%19", "%20")
+    WGMMA(16, "32", REGISTERS_0 ", " REGISTERS_8, "%16", "%17", "%18", "%19", "%20")
+#undef SUMS_OF
+#define SUMS_OF SUMS_16(0), SUMS_8(16)
+    WGMMA(24, "48", REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16, "%24", "%25", "%26", "%27", "%28")
 #undef SUMS_OF
 #define SUMS_OF SUMS_32(0)
-    WGMMA(32, "64", REGISTERS_0 ", " REGISTERS_16, "%32", "%33", "%34", "%35", "%36")
+    WGMMA(32, "64", REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24, "%32", "%33", "%34", "%35", "%36")
+#undef SUMS_OF
+#define SUMS_OF SUMS_32(0), SUMS_8(32)
+    WGMMA(40, "80", REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32, "%40", "%41",
+        "%42", "%43", "%44")
 #undef SUMS_OF
 #define SUMS_OF SUMS_32(0), SUMS_16(32)
-    WGMMA(48, "96", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32, "%48", "%49", "%50", "%51", "%52")
+    WGMMA(48, "96",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40, "%48",
+        "%49", "%50", "%51", "%52")
+#undef SUMS_OF
+#define SUMS_OF SUMS_32(0), SUMS_16(32), SUMS_8(48)
+    WGMMA(56, "112",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48,
+        "%56", "%57", "%58", "%59", "%60")
 #undef SUMS_OF
 #define SUMS_OF SUMS_64(0)
-    WGMMA(
-        64, "128", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48, "%64", "%65", "%66", "%67", "%68")
+    WGMMA(64, "128",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56,
+        "%64", "%65", "%66", "%67", "%68")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_8(64)
+    WGMMA(72, "144",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64,
+        "%72", "%73", "%74", "%75", "%76")
 #undef SUMS_OF
 #define SUMS_OF SUMS_64(0), SUMS_16(64)
-    WGMMA(80, "160", REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64, "%80", "%81",
-        "%82", "%83", "%84")
+    WGMMA(80, "160",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72,
+        "%80", "%81", "%82", "%83", "%84")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_16(64), SUMS_8(80)
+    WGMMA(88, "176",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80,
+        "%88", "%89", "%90", "%91", "%92")
 #undef SUMS_OF
 #define SUMS_OF SUMS_64(0), SUMS_32(64)
     WGMMA(96, "192",
-        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80, "%96",
-        "%97", "%98", "%99", "%100")
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80
+                    ", " REGISTERS_88,
+        "%96", "%97", "%98", "%99", "%100")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_32(64), SUMS_8(96)
+    WGMMA(104, "208",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80
+                    ", " REGISTERS_88 ", " REGISTERS_96,
+        "%104", "%105", "%106", "%107", "%108")
 #undef SUMS_OF
 #define SUMS_OF SUMS_64(0), SUMS_32(64), SUMS_16(96)
     WGMMA(112, "224",
-        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80
-                    ", " REGISTERS_96,
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80
+                    ", " REGISTERS_88 ", " REGISTERS_96 ", " REGISTERS_104,
         "%112", "%113", "%114", "%115", "%116")
+#undef SUMS_OF
+#define SUMS_OF SUMS_64(0), SUMS_32(64), SUMS_16(96), SUMS_8(112)
+    WGMMA(120, "240",
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80
+                    ", " REGISTERS_88 ", " REGISTERS_96 ", " REGISTERS_104 ", " REGISTERS_112,
+        "%120", "%121", "%122", "%123", "%124")
 #undef SUMS_OF
 #define SUMS_OF SUMS_64(0), SUMS_64(64)
     WGMMA(128, "256",
-        REGISTERS_0 ", " REGISTERS_16 ", " REGISTERS_32 ", " REGISTERS_48 ", " REGISTERS_64 ", " REGISTERS_80
-                    ", " REGISTERS_96 ", " REGISTERS_112,
+        REGISTERS_0 ", " REGISTERS_8 ", " REGISTERS_16 ", " REGISTERS_24 ", " REGISTERS_32 ", " REGISTERS_40
+                    ", " REGISTERS_48 ", " REGISTERS_56 ", " REGISTERS_64 ", " REGISTERS_72 ", " REGISTERS_80
+                    ", " REGISTERS_88 ", " REGISTERS_96 ", " REGISTERS_104 ", " REGISTERS_112 ", " REGISTERS_120,
         "%128", "%129", "%130", "%131", "%132")
 #undef SUMS_OF
 }
@@ -109,12 +166,20 @@ __device__ __forceinline__ void wgmma(float (&sums)[COUNT], uint64 a, uint64 b, 
 #undef SUMS_32
 #undef SUMS_64
 #undef REGISTERS_0
+#undef REGISTERS_8
 #undef REGISTERS_16
+#undef REGISTERS_24
 #undef REGISTERS_32
+#undef REGISTERS_40
 #undef REGISTERS_48
+#undef REGISTERS_56
 #undef REGISTERS_64
+#undef REGISTERS_72
 #undef REGISTERS_80
+#undef REGISTERS_88
 #undef REGISTERS_96
+#undef REGISTERS_104
 #undef REGISTERS_112
+#undef REGISTERS_120
 #undef WGMMA_OF
 #undef WGMMA

@@ -1,6 +1,7 @@
 // Product of half or bfloat16 matrices by mma.sync, with copies STAGES - 1 tiles ahead of the arithmetic.
 //
-// Parameters as in 02_mma.cu. Dynamic shared memory: a ring of STAGES tiles of each operand.
+// Parameters as in 02_mma.cu, and those of a fused epilogue (epilogue.cuh). Dynamic shared memory: a ring of STAGES
+// tiles of each operand.
 //
 // Improvement: cp.async fills a ring of tiles, part of a tile with each part of the arithmetic. After the one barrier
 // per tile the next tile is visible and the oldest can be overwritten. One set of fragments is loaded from shared
@@ -78,12 +79,16 @@ __device__ __forceinline__ void begin(typename TILE::A& in_a, typename TILE::B& 
     }
 }
 
+// B, ACTIVATION, ADDS_C, BIAS, RESIDUAL: of the Epilogue.
+//
 // grid: any, block: BM / WM * BN / WN warps
-template <class T, class R, int BM, int BN, int WM, int WN, int STAGES, int RESIDENT, bool A_K, bool B_K>
+template <class T, class R, class B, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL, int BM, int BN, int WM,
+    int WN, int STAGES, int RESIDENT, bool A_K, bool B_K>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelined(const T* a, const T* b, const R* c,
     R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
-    float beta, int wide) {
+    float beta, const B* bias, int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row,
+    int64 residual_col, int64 residual_batch, float scale, int wide) {
     using Tile = TensorTile<T, BM, BN, WM, WN, A_K, B_K, true>;
     using At = Place<BM, BN>;
     static_assert(STAGES >= 2, "one tile to multiply and one to fill");
@@ -117,7 +122,11 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
 #pragma unroll 1
         for (; t < hot; ++t) advance<true, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
 #pragma unroll 1
-        for (; t < depth; ++t) advance<false, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
+        for (; t < depth; ++t) {
+            // Multiples of the steps are not kept in registers, which ptxas would spill.
+            asm volatile("" : "+l"(in_a.step), "+l"(in_b.step));
+            advance<false, STAGES>(tile, in_a, in_b, shared, reading, filling, fragments);
+        }
         copy_async_wait_for<0>();
         __syncthreads();  // no thread reads or fills the ring any more
 
@@ -129,9 +138,11 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
             in_a = operand_a(at), in_b = operand_b(at);
             begin<STAGES, Tile>(in_a, in_b, shared);
         }
-        const R* of_c = c + here.batch * c_batch;
+        const Epilogue<B, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> epilogue{c + here.batch * c_batch, c_row, c_col,
+            bias + here.batch * bias_batch, bias_row, bias_col, residual + here.batch * residual_batch, residual_row,
+            residual_col, alpha, beta, scale};
         R* of_d = d + here.batch * d_batch;
-        tile.store(shared + kFree, of_c, c_row, c_col, of_d, d_row, d_col, here.m0, here.n0, m, n, alpha, beta, wide);
+        tile.store(shared + kFree, epilogue, of_d, d_row, d_col, here.m0, here.n0, m, n, wide);
         if (next >= all) return;
     }
 }

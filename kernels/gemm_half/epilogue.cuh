@@ -59,8 +59,8 @@ __device__ __forceinline__ float gelu(float x) {
     return fmaf(-y, power_of_two(log), at_least(x, 0.0f));
 }
 
-// What a kernel adds to its sums and applies to them. B: type of the bias, R: type of c, of the residual and of the
-// output. ADDS_C, BIAS, RESIDUAL: whether the operand exists; the others' pointers are not read.
+// The arrays and factors that a kernel applies to its sums. B: type of the bias, R: type of c, of the residual and of
+// the output. ADDS_C, BIAS, RESIDUAL: whether the operand exists; the others' pointers are not read.
 //
 // Pointers are to element (0, 0) of one product (of a batch). Strides are in elements, 0 along an axis on which the
 // bias is broadcast.

@@ -15,6 +15,7 @@
 #include "../common/copy_async.cuh"
 #include "../common/mma.cuh"
 #include "../common/pack.cuh"
+#include "epilogue.cuh"
 
 constexpr int kDepth = 64;  // k of a tile
 constexpr int kRowBytes = 128;
@@ -172,13 +173,13 @@ struct TensorTile {
             }
     }
 
-    // d = alpha * sums + beta * c within m x n, rounded once. c, d: of the batch; c is not read if beta is 0. Each warp
+    // Writes the output within m x n: the sums with `epilogue`, rounded once. d, epilogue: of the batch. Each warp
     // stages its sums in shared memory, 16 rows at a time, so that it writes whole rows of its tile (kOut bytes from
     // `shared` on must be unused). `wide`: d's columns are contiguous, n is a multiple of 8 and every row of d is
     // 16-byte aligned.
-    template <class R>
-    __device__ __forceinline__ void store(char* shared, const R* c, int64 c_row, int64 c_col, R* d, int64 d_row,
-        int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta, bool wide) const {
+    template <class E, class R>
+    __device__ __forceinline__ void store(char* shared, const E& epilogue, R* d, int64 d_row, int64 d_col, int64 m0,
+        int64 n0, int64 m, int64 n, bool wide) const {
         const int lane = threadIdx.x % kWarp;       // 0 .. 31
         const unsigned warp = threadIdx.x / kWarp;  // 0 .. kThreads / 32 - 1
         float* const staged = reinterpret_cast<float*>(shared) + warp * (16 * kPitch);
@@ -195,42 +196,49 @@ struct TensorTile {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int place = half * 8 * kPitch + j * 8;  // floats from `mine`
-                    const float first = alpha * sums[i][j][half * 2];
-                    const float second = alpha * sums[i][j][half * 2 + 1];
-                    mine[place / 2] = make_float2(first, second);
+                    mine[place / 2] = make_float2(sums[i][j][half * 2], sums[i][j][half * 2 + 1]);
                 }
             __syncwarp();
             if (wide)
-                write<4>(staged, c, c_row, c_col, d, d_row, d_col, m0 + i * 16, n0, m, n, beta);
+                write<4>(staged, epilogue, d, d_row, d_col, m0 + i * 16, n0, m, n);
             else
-                write<1>(staged, c, c_row, c_col, d, d_row, d_col, m0 + i * 16, n0, m, n, beta);
+                write<1>(staged, epilogue, d, d_row, d_col, m0 + i * 16, n0, m, n);
         }
     }
 
+    // The same for d = alpha * sums + beta * c; c is not read if beta is 0.
+    template <class R>
+    __device__ __forceinline__ void store(char* shared, const R* c, int64 c_row, int64 c_col, R* d, int64 d_row,
+        int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta, bool wide) const {
+        const auto with = [&](const auto& epilogue) { store(shared, epilogue, d, d_row, d_col, m0, n0, m, n, wide); };
+        if (beta != 0.0f)
+            with(Epilogue<R, R, kNoActivation, true, false, false>{
+                c, c_row, c_col, c, 0, 0, c, 0, 0, alpha, beta, 1.0f});
+        else
+            with(Epilogue<R, R, kNoActivation, false, false, false>{
+                c, c_row, c_col, c, 0, 0, c, 0, 0, alpha, beta, 1.0f});
+    }
+
   private:
-    // Writes 16 x WN staged sums, from row m0 and column n0 of the output on, WIDTH columns per lane.
-    template <int WIDTH, class R>
-    static __device__ __forceinline__ void write(const float* staged, const R* c, int64 c_row, int64 c_col, R* d,
-        int64 d_row, int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float beta) {
+    // Writes the output of 16 x WN staged sums, from row m0 and column n0 of the output on, WIDTH columns per lane.
+    template <int WIDTH, class E, class R>
+    static __device__ __forceinline__ void write(
+        const float* staged, const E& epilogue, R* d, int64 d_row, int64 d_col, int64 m0, int64 n0, int64 m, int64 n) {
         constexpr int kAcross = WN / WIDTH < kWarp ? WN / WIDTH : kWarp;  // lanes along a row
         constexpr int kRows = kWarp / kAcross;                            // rows at once
         const int row = threadIdx.x % kWarp / kAcross;                    // 0 .. kRows - 1
         const int col = threadIdx.x % kAcross * WIDTH;                    // 0 .. kAcross * WIDTH - WIDTH
         R* to = d + (m0 + row) * d_row + (n0 + col) * d_col;
-        const R* add = c + (m0 + row) * c_row + (n0 + col) * c_col;
+        E of_row = epilogue.from(m0 + row, n0 + col);
 #pragma unroll 2
-        for (int r = 0; r < 16; r += kRows, to += kRows * d_row, add += kRows * c_row)
+        for (int r = 0; r < 16; r += kRows, to += kRows * d_row, of_row = of_row.from(kRows, 0))
 #pragma unroll
             for (int s = 0; s < WN; s += kAcross * WIDTH) {
                 if (m0 + r + row >= m || n0 + s + col >= n) continue;
                 const auto values = *reinterpret_cast<const Pack<float, WIDTH>*>(staged + (r + row) * kPitch + s + col);
                 Pack<R, WIDTH> rounded;
 #pragma unroll
-                for (int e = 0; e < WIDTH; ++e) {
-                    float value = values.at[e];
-                    if (beta != 0.0f) value = fmaf(beta, static_cast<float>(add[(s + e) * c_col]), value);
-                    rounded.at[e] = static_cast<R>(value);
-                }
+                for (int e = 0; e < WIDTH; ++e) rounded.at[e] = static_cast<R>(of_row.at(values.at[e], 0, s + e));
                 *reinterpret_cast<Pack<R, WIDTH>*>(to + s * d_col) = rounded;
             }
     }

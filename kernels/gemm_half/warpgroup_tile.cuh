@@ -6,6 +6,7 @@
 #pragma once
 #include "../common/hopper.cuh"
 #include "../common/pack.cuh"
+#include "../common/unaligned.cuh"
 #include "../common/wgmma.cuh"
 #include "epilogue.cuh"
 
@@ -23,37 +24,26 @@ struct Source {
     int64 lines, depth;
 };
 
-// Eight elements of a row, from index `first` on, of which the row has `count` in all; zeros past its end. Whole words
-// of 16 bytes that lie in the row are loaded at once and shifted; elements next to its ends one by one.
+// Eight elements of a row, from index `first` on, of which the row has `count` in all; zeros past its end. Aligned
+// words of 16 bytes that lie in the row are loaded at once and shifted; elements next to its ends one by one.
 template <class T>
 __device__ __forceinline__ uint4 row_piece(const T* row, int64 first, int64 count) {
     const T* const from = row + first;
-    const int off = static_cast<int>(reinterpret_cast<uint64>(from) & 15);  // bytes, even
-    const int64 word = first - off / 2;                                     // first element of the aligned word
+    const int past = past_boundary(from);
+    const int64 word = first - past / 2;  // the first element of the aligned word
     if (word >= 0 && word + 16 <= count) {
-        const uint4* const words = reinterpret_cast<const uint4*>(from - off / 2);
-        const uint4 low = __ldg(words), high = off ? __ldg(words + 1) : low;
-        unsigned x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        if (off & 8) {
-#pragma unroll
-            for (int i = 0; i < 6; ++i) x[i] = x[i + 2];
-        }
-        if (off & 4) {
-#pragma unroll
-            for (int i = 0; i < 5; ++i) x[i] = x[i + 1];
-        }
-        const unsigned bits = off & 2 ? 16 : 0;
-        return make_uint4(__funnelshift_r(x[0], x[1], bits), __funnelshift_r(x[1], x[2], bits),
-            __funnelshift_r(x[2], x[3], bits), __funnelshift_r(x[3], x[4], bits));
+        const uint4 low = __ldg(boundary(from));
+        return shifted(low, past ? __ldg(boundary(from) + 1) : low, past);
     }
-    unsigned x[4];
+    const unsigned short* const elements = reinterpret_cast<const unsigned short*>(from);
+    unsigned pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const unsigned low = first + 2 * i < count ? reinterpret_cast<const unsigned short*>(from)[2 * i] : 0;
-        const unsigned high = first + 2 * i + 1 < count ? reinterpret_cast<const unsigned short*>(from)[2 * i + 1] : 0;
-        x[i] = high << 16 | low;
+        const unsigned low = first + 2 * i < count ? elements[2 * i] : 0;
+        const unsigned high = first + 2 * i + 1 < count ? elements[2 * i + 1] : 0;
+        pairs[i] = high << 16 | low;
     }
-    return make_uint4(x[0], x[1], x[2], x[3]);
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 // The tile of LINES lines x 64 k of an operand.
@@ -62,19 +52,15 @@ struct OperandTile {
     static constexpr int kPanels = (LINES + 63) / 64;
     static constexpr int kBytes = ALONG_K ? LINES * kRowBytes : kPanels * kPanelBytes;
 
-    // Loads share `rank` of SHARES of the tile by tensor copies, into all SHARES blocks of the cluster.
-    template <int SHARES>
+    // Loads the tile by tensor copies.
     static __device__ __forceinline__ void load(
-        char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier, int rank) {
-        constexpr int kLines = LINES / SHARES, kRows = kDepth / SHARES;
-        static_assert(LINES % SHARES == 0 && (SHARES == 1 || LINES / SHARES % 8 == 0), "shares begin at 1024 bytes");
+        char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier) {
         if constexpr (ALONG_K) {
-            copy<SHARES>(tile + rank * kLines * kRowBytes, map, k, line + rank * kLines, batch, barrier);
+            tensor_load(tile, map, k, line, batch, barrier);
         } else {
 #pragma unroll
             for (int p = 0; p < kPanels; ++p)
-                copy<SHARES>(tile + p * kPanelBytes + rank * kRows * kRowBytes, map, line + p * 64, k + rank * kRows,
-                    batch, barrier);
+                tensor_load(tile + p * kPanelBytes, map, line + p * 64, k, batch, barrier);
         }
     }
 
@@ -104,15 +90,38 @@ struct OperandTile {
             }
         }
     }
+};
 
-  private:
-    template <int SHARES>
-    static __device__ __forceinline__ void copy(
-        char* to, const CUtensorMap* map, int x, int y, int batch, uint64* barrier) {
-        if constexpr (SHARES == 1)
-            tensor_load(to, map, x, y, batch, barrier);
-        else
-            tensor_load_to(to, map, x, y, batch, barrier, (1 << SHARES) - 1);
+// The copies that fill a stage of the ring, with a tile of each operand. If both are tensor copies, one thread calls
+// it, otherwise the whole warpgroup.
+template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B>
+struct Loader {
+    using A = OperandTile<T, BM, A_K>;
+    using B = OperandTile<T, BN, B_K>;
+    static constexpr int kStage = A::kBytes + B::kBytes;
+    static constexpr bool kGathers = !TENSOR_A || !TENSOR_B;
+    static constexpr int kArrivals = kGathers ? kGroup : 1;  // at the barrier `full`
+
+    const CUtensorMap *map_a, *map_b;
+    Source<T> of_a, of_b;
+    int m0, n0, batch_a, batch_b;
+
+    __device__ __forceinline__ Loader(const CUtensorMap* map_a, const CUtensorMap* map_b, const Source<T>& of_a,
+        const Source<T>& of_b, int m0, int n0, int batch_a, int batch_b)
+        : map_a(map_a), map_b(map_b), of_a(of_a), of_b(of_b), m0(m0), n0(n0), batch_a(batch_a), batch_b(batch_b) {}
+
+    __device__ __forceinline__ void operator()(char* stage, int k, uint64* full) const {
+        constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);  // of tensor copies
+        if constexpr (!kGathers) barrier_arrive_expect(full, kBytes);
+        if (kGathers && kBytes && threadIdx.x == 0) barrier_expect(full, kBytes);
+        if (TENSOR_A && threadIdx.x == 0) A::load(stage, map_a, m0, k, batch_a, full);
+        if (TENSOR_B && threadIdx.x == 0) B::load(stage + A::kBytes, map_b, n0, k, batch_b, full);
+        if constexpr (!TENSOR_A) A::gather(stage, of_a, m0, k);
+        if constexpr (!TENSOR_B) B::gather(stage + A::kBytes, of_b, n0, k);
+        if constexpr (kGathers) {
+            fence_async_shared();
+            barrier_arrive(full);
+        }
     }
 };
 
@@ -130,21 +139,11 @@ __device__ __forceinline__ void multiply(float (&sums)[WIDE][COUNT], unsigned a,
     wgmma_commit();
 }
 
-// Releases a stage of the ring to the producers of all SHARES blocks of the cluster. The whole warp calls it.
-template <int SHARES>
-__device__ __forceinline__ void release(uint64* empty, int lane) {
-    if constexpr (SHARES == 1) {
-        if (lane == 0) barrier_arrive(empty);
-    } else {
-        if (lane < SHARES) barrier_arrive_at(empty, lane);
-    }
-}
-
 // --- The order of tiles --------------------------------------------------------------------------------------------
 
 // The start of the tile of ROWS x COLS outputs with a given number: batch by batch, in bands of BAND rows of tiles,
-// down a band's rows, then across. So concurrent blocks cover a nearly square part of the output, and find each other's
-// operands in L2.
+// down a band's rows, then across, to the right in one band and to the left in the next one. So concurrent blocks cover
+// a nearly square part of the output, and find each other's operands in L2.
 template <int ROWS, int COLS, int BAND>
 struct Place {
     int m0, n0, batch;
@@ -152,144 +151,161 @@ struct Place {
     __device__ __forceinline__ Place(int tile, int down, int across) {
         batch = tile / (down * across);
         const int in_batch = tile % (down * across);
-        const int first = in_batch / (BAND * across) * BAND;         // row of the band
-        const int rows = down - first < BAND ? down - first : BAND;  // 1 .. BAND
-        const int in_band = in_batch - first * across;               // 0 .. rows * across - 1
-        m0 = (first + in_band % rows) * ROWS;
-        n0 = in_band / rows * COLS;
+        const int band = in_batch / (BAND * across);
+        const int rows = down - band * BAND < BAND ? down - band * BAND : BAND;  // 1 .. BAND
+        const int in_band = in_batch - band * BAND * across;                     // 0 .. rows * across - 1
+        const int col = in_band / rows;                                          // 0 .. across - 1
+        m0 = (band * BAND + in_band % rows) * ROWS;
+        n0 = (band % 2 ? across - 1 - col : col) * COLS;
     }
 };
 
 // --- The output ----------------------------------------------------------------------------------------------------
 
-// The output of a batch for stores that are not tensor stores. pairs: columns are contiguous, and pairs of them
-// aligned.
+// The output of a batch, for stores that are not tensor stores. vector: the contiguous axis (columns, or rows for the
+// layout COLUMNS of Store) consists of aligned vectors of VECTOR elements.
 template <class R>
 struct Output {
     R* first;
     int64 row, col;
     int m, n;
-    bool pairs;
+    bool vector;
 };
 
-// A warpgroup's 64 x 2 * COUNT sums, stored in chunks of 64 rows of 128 bytes through shared memory.
-template <class R, int COUNT, class E>
+// A warpgroup's 64 x 2 * COUNT sums, stored through shared memory in chunks of kCols columns, as many as divide their
+// number: 64, 32 or 16; at most 32 floats. BY_COLUMNS: the output is contiguous along columns, from row to row;
+// otherwise along rows. A chunk has the layout of a tensor store's box: rows of at most 128 bytes along the contiguous
+// axis, swizzled.
+template <class R, int COUNT, bool BY_COLUMNS, class E>
 struct Store {
-    static constexpr int kCols = kRowBytes / sizeof(R);  // of a chunk: 64 or 32
+    static constexpr bool kWide = sizeof(R) == 4;
+    static constexpr int kCols = 2 * COUNT % 64 == 0 && !kWide ? 64 : 2 * COUNT % 32 == 0 ? 32 : 16;
     static constexpr int kChunks = 2 * COUNT / kCols;
-    static constexpr int kChunkBytes = 64 * kRowBytes;
-    static_assert(2 * COUNT % kCols == 0, "whole chunks");
+    static constexpr int kChunkBytes = 64 * kCols * sizeof(R);
+    static constexpr int kSpan = BY_COLUMNS ? 128 : kCols * sizeof(R);  // bytes of a row in shared memory
+    static constexpr int kBoxRows = BY_COLUMNS && kWide ? 32 : 64;      // of the output, in a box
+    static_assert(COUNT % 8 == 0, "columns in sixteens");
 
-    // Writes chunk `j` to shared memory with 128-byte swizzle, as tensor stores expect it. m0, n0: of the warpgroup's
-    // sums.
+    // Writes chunk `j` to shared memory. m0, n0: of the warpgroup's sums.
     static __device__ __forceinline__ void stage(
         char* chunk, const float (&sums)[COUNT], int j, const E& finish, int m0, int n0, int m, int n) {
         const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
-        if constexpr (sizeof(R) == 2) {
-            const int to = warp * 16 + lane % 16;  // the row that this lane stores
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {  // 16 columns
-                float values[8];
+        for (int i = 0; i < kCols / 16; ++i) {
+            float values[8];
 #pragma unroll
-                for (int v = 0; v < 8; ++v)
-                    values[v] = finished(finish, sums[j * 32 + i * 8 + v], m0 + row + v / 2 % 2 * 8,
-                        n0 + j * kCols + i * 16 + v / 4 * 8 + lane % 4 * 2 + v % 2, m, n);
+            for (int v = 0; v < 8; ++v)
+                values[v] = finished(finish, sums[j * kCols / 2 + i * 8 + v], m0 + row + v / 2 % 2 * 8,
+                    n0 + j * kCols + i * 16 + v / 4 * 8 + lane % 4 * 2 + v % 2, m, n);
+            if constexpr (!kWide) {
                 const unsigned packed[4] = {pack<R>(values[0], values[1]), pack<R>(values[2], values[3]),
                     pack<R>(values[4], values[5]), pack<R>(values[6], values[7])};
-                const int piece = (i * 2 + lane / 16) ^ to % 8;
-                store_matrices(chunk + to * kRowBytes + piece * 16, packed);
-            }
-        } else {
+                // The lane passes the address of row lane % 8 of matrix lane / 8
+                if constexpr (BY_COLUMNS)
+                    store_matrices_transposed(
+                        chunk + piece(i * 16 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2), packed);
+                else
+                    store_matrices(chunk + piece(warp * 16 + lane % 16, i * 2 + lane / 16), packed);
+            } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i)  // 8 columns
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const int to = row + half * 8, col = n0 + j * kCols + i * 8 + lane % 4 * 2;
-                    const float* const from = &sums[j * 16 + i * 4 + half * 2];
-                    const int piece = (i * 2 + lane % 4 / 2) ^ to % 8;
-                    *reinterpret_cast<float2*>(chunk + to * kRowBytes + piece * 16 + lane % 2 * 8) =
-                        make_float2(finished(finish, from[0], m0 + to, col, m, n),
-                            finished(finish, from[1], m0 + to, col + 1, m, n));
+                for (int v = 0; v < 8; v += BY_COLUMNS ? 1 : 2) {
+                    const int to = row + v / 2 % 2 * 8, col = i * 16 + v / 4 * 8 + lane % 4 * 2 + v % 2;
+                    if constexpr (BY_COLUMNS)
+                        *at(chunk, to, col) = values[v];
+                    else
+                        *reinterpret_cast<float2*>(at(chunk, to, col)) = make_float2(values[v], values[v + 1]);
                 }
+            }
         }
     }
 
-    // Tensor stores of all chunks, through BUFFERS buffers of the warpgroup, BATCH at a time. leader: the thread that
-    // issues them, which must wait for them to be read before it exits.
+    // Tensor stores of all chunks, through BUFFERS of 8 KB of the warpgroup, BATCH of them at a time. leader: the
+    // thread that issues them, which must wait until they have been read before it exits. barrier: a named one.
     template <int BUFFERS, int BATCH>
     static __device__ __forceinline__ void by_tensor(char* staging, const float (&sums)[COUNT], const CUtensorMap* map,
         const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader) {
-        static_assert(BUFFERS % BATCH == 0 && kChunks % BATCH == 0, "whole batches");
+        static_assert(BUFFERS % BATCH == 0, "whole batches");
+        constexpr int kEach = BATCH * 8192 / kChunkBytes;  // chunks at a time
 #pragma unroll
-        for (int j = 0; j < kChunks; j += BATCH) {
-            char* const to = staging + j % BUFFERS * kChunkBytes;
+        for (int j = 0; j < kChunks; j += kEach) {
+            char* const to = staging + j / kEach % (BUFFERS / BATCH) * BATCH * 8192;
             if (leader) bulk_wait_read<BUFFERS / BATCH - 1>();  // an earlier batch has been read from here
             named_sync(barrier, kGroup);
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i) stage(to + i * kChunkBytes, sums, j + i, finish, m0, n0, m, n);
+            for (int i = 0; i < kEach && j + i < kChunks; ++i)
+                stage(to + i * kChunkBytes, sums, j + i, finish, m0, n0, m, n);
             fence_async_shared();
             named_sync(barrier, kGroup);
             if (!leader) continue;
 #pragma unroll
-            for (int i = 0; i < BATCH; ++i)
-                if (m0 < m && n0 + (j + i) * kCols < n)
-                    tensor_store(map, n0 + (j + i) * kCols, m0, batch, to + i * kChunkBytes);
+            for (int i = 0; i < kEach && j + i < kChunks; ++i)
+#pragma unroll
+                for (int row = 0; row < 64; row += kBoxRows) {
+                    const int from = n0 + (j + i) * kCols;
+                    if (m0 + row >= m || from >= n) continue;
+                    const char* const box = to + i * kChunkBytes + (row ? kChunkBytes / 2 : 0);
+                    tensor_store(map, BY_COLUMNS ? m0 + row : from, BY_COLUMNS ? from : m0 + row, batch, box);
+                }
             bulk_commit();
         }
     }
 
-    // Ordinary stores of all chunks, through one buffer of the warpgroup, for an output with any strides. Each warp
-    // stores its own 16 rows.
+    // Ordinary stores of all chunks, through one buffer of the warpgroup, for an output with any strides. barrier: a
+    // named one.
     static __device__ __forceinline__ void by_lanes(
-        char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0) {
-        const int lane = threadIdx.x % kWarp, first = threadIdx.x % kGroup / kWarp * 16;
+        char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0, int barrier) {
+        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64;
+        const int64 along_stride = BY_COLUMNS ? out.row : out.col, across_stride = BY_COLUMNS ? out.col : out.row;
+        const int along_end = BY_COLUMNS ? out.m - m0 : out.n - n0, across_end = BY_COLUMNS ? out.n - n0 : out.m - m0;
+        R* const first = out.first + m0 * out.row + n0 * out.col;
+        const int thread = threadIdx.x % kGroup;
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
-            __syncwarp();  // before the staged rows are overwritten
+            named_sync(barrier, kGroup);  // before the staged sums are overwritten
             stage(staging, sums, j, finish, m0, n0, out.m, out.n);
-            __syncwarp();
-            const int col0 = n0 + j * kCols;
-            if (out.pairs) {
-                constexpr int kAcross = kCols / 2;  // lanes along a row: 32 or 16
+            named_sync(barrier, kGroup);
+            const int before = j * kCols;  // columns before the chunk
+            const auto each = [&](auto width) {
+                constexpr int kWidth = sizeof(width) / sizeof(R), kLanes = kAlong / kWidth;
+                const int along = thread % kLanes * kWidth;
 #pragma unroll 4
-                for (int i = 0; i < 16; i += kWarp / kAcross) {
-                    const int row = first + i + lane / kAcross, col = lane % kAcross * 2;
-                    using Pair = Pack<R, 2>;
-                    if (m0 + row < out.m && col0 + col < out.n)
-                        *reinterpret_cast<Pair*>(out.first + (m0 + row) * out.row + col0 + col) =
-                            *reinterpret_cast<const Pair*>(place(staging, row, col));
+                for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
+                    const int x = along + (BY_COLUMNS ? 0 : before), y = across + (BY_COLUMNS ? before : 0);
+                    if (x >= along_end || y >= across_end) continue;
+                    using Vector = Pack<R, kWidth>;
+                    *reinterpret_cast<Vector*>(first + x * along_stride + y * across_stride) =
+                        *reinterpret_cast<const Vector*>(
+                            BY_COLUMNS ? at(staging, along, across) : at(staging, across, along));
                 }
-            } else if (out.row == 1) {
-#pragma unroll 4
-                for (int i = 0; i < kCols; i += 2) {
-                    const int row = first + lane % 16, col = i + lane / 16;
-                    if (m0 + row < out.m && col0 + col < out.n)
-                        out.first[m0 + row + (col0 + col) * out.col] = *place(staging, row, col);
-                }
-            } else {
-#pragma unroll 4
-                for (int i = 0; i < 16; ++i)
-#pragma unroll
-                    for (int col = lane; col < kCols; col += kWarp) {
-                        const int row = first + i;
-                        if (m0 + row < out.m && col0 + col < out.n)
-                            out.first[(m0 + row) * out.row + (col0 + col) * out.col] = *place(staging, row, col);
-                    }
-            }
+            };
+            if (out.vector)
+                each(Pack<R, kVector>());
+            else
+                each(Pack<R, 1>());
         }
     }
 
+    static constexpr int kVector = 8 / sizeof(R);  // elements: 8 bytes
+
   private:
-    static __device__ __forceinline__ float finished(const E& finish, float sum, int64 row, int64 col, int m, int n) {
+    static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
         if constexpr (E::kReads) {
             if (row >= m || col >= n) return 0.0f;  // nothing may be read there
         }
         return finish.at(sum, row, col);
     }
 
-    static __device__ __forceinline__ const R* place(const char* chunk, int row, int col) {
-        constexpr int kPiece = 16 / sizeof(R);
-        return reinterpret_cast<const R*>(chunk + row * kRowBytes + ((col / kPiece ^ row % 8) << 4)) + col % kPiece;
+    // Bytes from the start of a chunk to piece `piece` of a row.
+    static __device__ __forceinline__ int piece(int row, int piece) {
+        return row * kSpan + ((piece ^ row * kSpan / 128 % (kSpan / 16)) << 4);
+    }
+
+    // The place of an element in a chunk.
+    static __device__ __forceinline__ R* at(char* chunk, int row, int col) {
+        constexpr int kElements = 16 / sizeof(R);
+        if (BY_COLUMNS && kWide && row >= 32) chunk += kChunkBytes / 2;
+        const int along = BY_COLUMNS ? row % kBoxRows : col, across = BY_COLUMNS ? col : row;
+        return reinterpret_cast<R*>(chunk + piece(across, along / kElements)) + along % kElements;
     }
 };

@@ -46,6 +46,7 @@ SHORT = {
     "random_numbers": ["--count", "2", "--size", "30"],
     "fft": ["--shapes", "3x12", "--planes", "2x6x10"],
     "gemm": ["--shapes", "40,33x8x20"],
+    "gemm_against_cublas": ["--shapes", "64,33x20x17", "--rounds", "1", "--rest-ms", "1"],
     "iterate": ["--shapes", "9x40", "--steps", "6", "--length", "4"],
     "tiled_matmul": ["--shapes", "33x40x20"],
     "simulator_speed": ["--cases", "softmax:2x100,matmul:20,vector_add:300", "--seconds", "0"],
