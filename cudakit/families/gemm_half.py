@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import gemm_epilogue, gemm_host, gemm_packed
+from cudakit.families import gemm_epilogue, gemm_hopper, gemm_host, gemm_packed
+from cudakit.families.gemm_half_gemv import best_gemv, gemv, gemv_cluster, prefers_gemv
 from cudakit.families.gemm_host import make_inputs, read_shape
 from cudakit.families.gemm_problem import (
     SCALARS,
@@ -119,7 +120,7 @@ def _along_k(problem: GemmProblem, packed: Collection[int] = ()) -> tuple[bool, 
         return True, True  # nothing is read
     for index, (of, lines) in enumerate(((p.a, p.m), (p.b.turned, p.n))):
         if index in packed:
-            along_k.append(False)
+            along_k.append(of.col == 1)
         elif of.pieces(of.col, of.row, p.k, p.batch, _ITEM):
             along_k.append(True)
         elif of.pieces(of.row, of.col, lines, p.batch, _ITEM):
@@ -205,7 +206,7 @@ def pipelined(problem: GemmProblem) -> Launch | str:
 
 
 def _packing(problem: GemmProblem) -> gemm_packed.Packing:
-    return gemm_packed.packing_of(_oriented(problem), along_k=True)
+    return gemm_packed.packing_of(_oriented(problem), along_k=True, keep=True)
 
 
 @variant(gemm_packed.SOURCE, since="sm_80")
@@ -316,6 +317,12 @@ def baseline(a: Any, b: Any, *rest: Any, dtype: Any = None, **options: Any) -> A
 
 def choose(problem: GemmProblem, arch: str) -> str:
     """Return the variant for "auto"."""
+    if problem.empty or not problem.k:
+        return "pipelined" if isinstance(_along_k(_oriented(problem)), tuple) else "packed"
+    if prefers_gemv(problem):
+        return best_gemv(problem, arch)
+    if arch == "sm_90a" and (name := gemm_hopper.choose(problem)):
+        return name
     return "pipelined" if isinstance(_along_k(_oriented(problem)), tuple) else "packed"
 
 
@@ -332,7 +339,7 @@ def _traffic(p: GemmProblem) -> int:
 FAMILY: Family[GemmProblem] = Family(
     name="gemm_half",
     reference=reference,
-    variants=(wmma, ldmatrix, swizzled, pipelined, packed),
+    variants=(wmma, ldmatrix, swizzled, pipelined, packed, *gemm_hopper.VARIANTS, gemv, gemv_cluster),
     inputs=make_inputs,
     outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
     problem=problem,

@@ -205,7 +205,8 @@ class Variant(Generic[P]):
       or a sentence with the reason why the problem is unsupported.
     - `source`: the `.cu` file, an absolute path or a path below `kernels/`. `entry`: the default kernel of its
       launches.
-    - `since`: the oldest architecture that it supports.
+    - `since`: the oldest architecture that it supports. "sm_90a" is the only one, because later ones lack some of its
+      instructions.
     - `run`: queues all work of a variant that also calls a library; `launch` then returns (), or the reason why the
       problem is unsupported. `waits`: whether `run` waits for the device.
     - `rounding`: replaces the family's rounding bound, if the variant's arithmetic differs.
@@ -271,6 +272,8 @@ class Variant(Generic[P]):
 
     def arch_refusal(self, arch: str) -> str:
         """Return the reason why this variant supports no problem on `arch`, or ""."""
+        if self.since.endswith("a"):
+            return "" if arch == self.since else f"needs {self.since} itself, the device is {arch}"
         old = _arch_number(arch) < _arch_number(self.since)
         return f"needs {self.since} or later, the device is {arch}" if old else ""
 

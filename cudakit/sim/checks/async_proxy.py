@@ -19,6 +19,7 @@ import numpy as np
 from cudakit.sim.checks.batch_checks import BatchChecks, other_of
 from cudakit.sim.checks.mbarrier_order import MbarrierOrder, Waits
 from cudakit.sim.checks.shadow import IN_FLIGHT, LANES, STRONG
+from cudakit.sim.checks.shared_memory import SharedChecks
 from cudakit.sim.lockstep.access import MemoryAccess
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -58,7 +59,7 @@ class AsyncProxy:
     def __init__(self, guard: BatchChecks) -> None:
         self.guard, self.batch = guard, guard.batch
         lanes = guard.batch.geometry.lanes
-        # per lane: its last FENCES fence.proxy.async for shared memory, the latest first; the last one for global memory
+        # per lane: its last FENCES fence.proxy.async for shared memory, the latest first; the last for global memory
         self.fenced = np.zeros((FENCES, lanes), np.int64)
         self.fenced_global = np.zeros(lanes, np.int64)
         self.mbarriers = MbarrierOrder(guard)
@@ -422,8 +423,18 @@ class AsyncProxy:
         shared = self.guard.shared
         if shared is None or not self.guard.race:
             return
-        words = shared.writes.words(piece.index, access.size >> shared.shift).reshape(-1)
-        kinds = words[:1] if (words == words[0]).all() else np.unique(words)
+        words = shared.writes.words(piece.index, access.size >> shared.shift).reshape(piece.lanes.count, -1)
+        # the blocks of a cluster may read in the same instruction, each ordered by its own barriers
+        blocks = piece.lanes.lanes // self.batch.geometry.threads
+        for block in np.unique(blocks).tolist():
+            rows = np.flatnonzero(blocks == block)
+            self._check_words(shared, f, access, piece, rows, words[rows])
+
+    def _check_words(
+        self, shared: SharedChecks, f: Fragment, access: MemoryAccess, piece: Piece, rows: Array, words: Array
+    ) -> None:
+        """``_check_fenced`` for the lanes `rows` of a piece, all of one block, which read these words."""
+        kinds = words[:1, 0] if (words == words[0, 0]).all() else np.unique(words)
         moved = [event == 0 or event in self.landed or event in self.issued for event in LANES.event(kinds).tolist()]
         kinds = kinds[~np.array(moved)]
         if not len(kinds):
@@ -434,14 +445,14 @@ class AsyncProxy:
         fenced = after > 0
         # A thread may fill a ring of buffers ahead of its readers: only the first fence after the store counts.
         fences = kept[np.maximum(after - 1, 0), np.arange(len(owners))]
-        mine = int(piece.lanes.lanes[0])
+        mine = int(piece.lanes.lanes[rows[0]])
         theirs = np.flatnonzero(fenced & (owners != mine) & (after < FENCES))  # otherwise the first one is not known
         late = np.zeros(len(kinds), np.bool_)
         late[theirs] = ~shared.ordered(np.full(len(theirs), mine), owners[theirs], fences[theirs])
         wrong = np.flatnonzero(~fenced | late)
         if len(wrong):
             first = int(wrong[0])
-            place = int(np.flatnonzero(words == kinds[first])[0]) // (len(words) // piece.lanes.count)
+            place = int(rows[np.flatnonzero((words == kinds[first]).any(axis=1))[0]])
             self._unfenced(f, access, piece, int(events[first]), int(owners[first]), place, bool(late[first]))
 
     def _unfenced(
