@@ -14,7 +14,7 @@ from typing import Any
 
 from cudakit.families import gemm_packed
 from cudakit.families.gemm_problem import GemmProblem, Operand, arguments, epilogue_arguments, epilogue_constants
-from cudakit.family import CPP, SCRATCH, Launch, TensorMapSlot, ceil_div, cpp_bool, variant
+from cudakit.family import CPP, SCRATCH, Launch, TensorMapSlot, ceil_div, cpp_bool, several, variant
 from cudakit.memory import array as memory
 
 TILES, SPLIT_K = "gemm_half/12_tiles.cu", "gemm_half/13_split_k.cu"
@@ -23,7 +23,8 @@ _DEPTH = 64  # k per stage of the ring
 _GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 _BARRIERS = 16  # bytes per stage
-_MOST = 2**31 - 1
+_MOST = 2**31 - 1  # tiles or blocks
+_MOST_EXTENT = 2**31 - 256  # the end of the last tile is an int
 
 
 # Layout of the operands -----------------------------------------------------------------------------------------------
@@ -31,11 +32,12 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Side:
-    """How the kernels read A, or B transposed: whether it is contiguous along k, and whether tensor copies load it
-    (otherwise a warpgroup gathers it)."""
+    """How the kernels read A, or B transposed: whether it is contiguous along k; whether tensor copies load it
+    (otherwise a warpgroup gathers it), and whether its rows are then whole lines of 128 bytes in L2."""
 
     along_k: bool
     tensor: bool
+    whole: bool
 
     def bytes(self, lines: int) -> int:
         """Bytes of a tile of `lines` lines in shared memory."""
@@ -53,7 +55,8 @@ def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
     width = 16 // _ITEM
     whole = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
     whole = whole and (batches == 1 or not of.batch or (of.batch % width == 0 and of.batch > 0))
-    return Side(along_k, whole and (of.col if along_k else of.row) == 1)
+    tensor = whole and (of.col if along_k else of.row) == 1
+    return Side(along_k, tensor, tensor and step * _ITEM % 128 == 0)
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ def layout_of(p: GemmProblem) -> Layout | str:
             return f"neither axis of {name} is contiguous"
     if not p.k:
         return "k is 0"
-    if max(p.m, p.n, p.k) > _MOST:
-        return f"extents up to {_MOST} supported"
+    if max(p.m, p.n, p.k) > _MOST_EXTENT:
+        return f"extents up to {_MOST_EXTENT} supported"
     by_columns = p.d.row == 1 and p.d.col != 1
     item = memory.as_dtype(p.result).itemsize
     along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
@@ -92,7 +95,7 @@ def layout_of(p: GemmProblem) -> Layout | str:
     return Layout(a, b, by_columns, tensor)
 
 
-def _vector(p: GemmProblem, layout: Layout, width: int) -> int:
+def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
     """Return 1 if the output's contiguous axis consists of aligned vectors of `width` elements, else 0."""
     d = p.d
     along, step, extent = (d.row, d.col, p.m) if layout.by_columns else (d.col, d.row, p.n)
@@ -102,33 +105,36 @@ def _vector(p: GemmProblem, layout: Layout, width: int) -> int:
     return int(along == 1 and aligned and not any(stride % width for stride in strides))
 
 
-def _map(of: Operand, side: Side, lines: int, depth: int, batches: int, box: int) -> TensorMapSlot | None:
-    """Return the tensor map of an operand whose rows are its lines, for tiles of `box` lines."""
+def _map(
+    of: Operand, side: Side, lines: int, depth: int, batches: int, box: int, shares: int = 1
+) -> TensorMapSlot | None:
+    """Return the tensor map of an operand whose rows are its lines, for tiles of `box` lines, of which a copy loads one
+    of `shares` parts; None if the operand is gathered."""
     if not side.tensor:
         return None
     step, (rows, cols) = (of.row, (lines, depth)) if side.along_k else (of.col, (depth, lines))
     return TensorMapSlot(
         of.slot,
-        box=(1, box if side.along_k else _DEPTH, _DEPTH),
+        box=(1, (box if side.along_k else _DEPTH) // shares, _DEPTH),
         dims=(batches if of.batch else 1, rows, cols),
         strides=(of.batch * _ITEM, step * _ITEM, _ITEM),
         swizzle="128B",
-        l2_promotion="256B",
+        l2_promotion="128B",
     )
 
 
-def _maps(p: GemmProblem, layout: Layout, bm: int, bn: int) -> list[TensorMapSlot | None]:
-    """Return the tensor maps of A and B, None for an operand that is gathered."""
+def operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int, shares: int = 1) -> list[TensorMapSlot | None]:
+    """Return the tensor maps of A and B for tiles of bm x bn, None for an operand that is gathered. shares: blocks that
+    load B for each other."""
     return [
         _map(p.a, layout.a, p.m, p.k, p.batch, bm),
-        _map(p.b.turned, layout.b, p.n, p.k, p.batch, bn),
+        _map(p.b.turned, layout.b, p.n, p.k, p.batch, bn, shares),
     ]
 
 
-def _filled(maps: list[TensorMapSlot | None], p: GemmProblem) -> list[TensorMapSlot]:
-    """Return the maps; one that the kernel does not read replaces a missing one."""
-    unread = TensorMapSlot(p.a.slot, box=8, dims=1, strides=_ITEM)
-    return [unread if each is None else each for each in maps]
+def _filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
+    """Return the maps; zeros, which the kernel does not read, replace a missing one."""
+    return [bytes(128) if each is None else each for each in maps]
 
 
 # Tiles ----------------------------------------------------------------------------------------------------------------
@@ -137,19 +143,18 @@ def _filled(maps: list[TensorMapSlot | None], p: GemmProblem) -> list[TensorMapS
 @dataclass(frozen=True)
 class Tile:
     """A tile of bm x bn outputs of 12_tiles.cu. groups: consumer warpgroups, which compute tiles in turns or share one.
-    buffers, batch: of the store. band: rows of tiles that concurrent blocks cover. The other fields are of the model
-    of times, in us (see `us`)."""
+    shares: blocks of a cluster that load B for each other. buffers, batch: of the store. band: rows of clusters' tiles
+    that concurrent blocks cover."""
 
     bm: int
     bn: int
     groups: int
     turns: bool
     stages: int
+    shares: int
     buffers: int
     batch: int
     band: int
-    step_us: float = 0.0
-    store_us: float = 0.0
 
     def shared(self, layout: Layout) -> int:
         """Bytes of shared memory."""
@@ -157,33 +162,43 @@ class Tile:
         return ring + self.groups * self.buffers * _BUFFER + self.stages * _BARRIERS
 
     def count(self, p: GemmProblem) -> int:
-        """Tiles of all batches."""
-        return ceil_div(p.m, self.bm) * ceil_div(p.n, self.bn) * p.batch
+        """Tiles of all batches, whole clusters of them."""
+        return self.shares * ceil_div(p.m, self.shares * self.bm) * ceil_div(p.n, self.bn) * p.batch
+
+    def blocks(self, p: GemmProblem) -> int:
+        """Blocks that are resident at the same time, at most one per tile."""
+        return min(self.count(p), p.sms // self.shares * self.shares)
 
     def fits(self, p: GemmProblem, layout: Layout) -> bool:
         """Whether its kernel supports a problem."""
-        return self.shared(layout) <= p.shared and self.count(p) <= _MOST
+        if self.shared(layout) > p.shared or self.count(p) > _MOST - 2 * p.sms or layout.gathers:
+            return False
+        if not layout.b.along_k and self.bn % 64:
+            return False  # rows of the last panel would belong to two tiles
+        # if all rows are whole lines of L2, sharing them costs more than it saves
+        return self.shares == 1 or (p.sms >= self.shares and not (layout.a.whole and layout.b.whole))
 
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:
         """Return the launch for a problem that it fits."""
-        shape = f"Shape<{self.bm}, {self.bn}, {self.groups}, {cpp_bool(self.turns)}, {self.stages}, {self.buffers}, "
-        shape += f"{self.batch}, {self.band}>"
+        shape = f"Shape<{self.bm}, {self.bn}, {self.groups}, {cpp_bool(self.turns)}, {self.stages}, {self.shares}, "
+        shape += f"{self.buffers}, {self.batch}, {self.band}>"
         item = memory.as_dtype(p.result).itemsize
-        maps = _maps(p, layout, self.bm, self.bn)
-        maps.append(self._output(p, layout, item) if layout.tensor else None)
-        flags = (layout.a.along_k, layout.b.along_k, *(each is not None for each in maps), layout.by_columns)
+        maps = operand_maps(p, layout, self.bm, self.bn, self.shares)
+        maps.append(self.output_map(p, layout, item) if layout.tensor else None)
+        flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
         bias, *epilogue = epilogue_constants(p).split(", ")
         constants = (CPP[p.dtype], CPP[p.result], bias, shape, *map(cpp_bool, flags), *epilogue)
         return Launch(
-            min(self.count(p), p.sms),
+            self.blocks(p),
             (self.groups + 1) * _GROUP,
-            (*_filled(maps, p), *arguments(p), *epilogue_arguments(p), _vector(p, layout, 8 // item)),
+            (*_filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
+            cluster=self.shares if self.shares > 1 else None,
             source=TILES,
         )
 
-    def _output(self, p: GemmProblem, layout: Layout, item: int) -> TensorMapSlot:
+    def output_map(self, p: GemmProblem, layout: Layout, item: int) -> TensorMapSlot:
         """Return the tensor map of the output; its boxes are those of Store in warpgroup_tile.cuh."""
         cols = next(width for width in ((64, 32, 16) if item == 2 else (32, 16)) if self.bn % width == 0)
         d = p.d
@@ -192,24 +207,32 @@ class Tile:
         strides = (d.batch * item, step * item, item)
         return TensorMapSlot(p.d.slot, box, (p.batch, rows, along), strides, swizzle=f"{box[-1] * item}B")
 
-    def us(self, p: GemmProblem, layout: Layout) -> float:
-        """Return the modelled time: the rounds of the busiest multiprocessor."""
-        rounds = ceil_div(self.count(p), p.sms)
-        steps = ceil_div(p.k, _DEPTH)
-        return START_US + rounds * (steps * self.step_us + self.store_us)
+    @property
+    def kind(self) -> str:
+        """The kind of tile in the model of times."""
+        return "turns" if self.turns else "shared"
+
+    def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
+        """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
+        blocks = self.blocks(p)
+        rounds = ceil_div(self.count(p), blocks)
+        steps = rounds * ceil_div(p.k, _DEPTH)
+        area = self.bm * self.bn / 16384
+        busy = self.count(p) / (rounds * p.sms)
+        lines = _lines(layout, self.bm, self.bn / self.shares)
+        return (1, rounds, rounds * area, steps, steps * area, steps * area * busy, *(steps * each for each in lines))
 
 
 @dataclass(frozen=True)
 class Split:
-    """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of a cluster share, and a ring of
-    `stages`. The other fields are of the model of times."""
+    """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of `splits` clusters share, and a ring of
+    `stages`."""
 
     groups: int
     bn: int
     stages: int
     cluster: int
     splits: int = 1
-    step_us: float = 0.0
 
     @property
     def bm(self) -> int:
@@ -235,22 +258,22 @@ class Split:
         blocks = self.count(p) * self.pieces
         return self.shared(layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, _DEPTH)
 
-    def launch(self, p: GemmProblem, layout: Layout, first_scratch: int = 0) -> tuple[Launch, ...]:
-        """Return the launches for a problem that it fits. first_scratch: the bytes of scratch memory in use."""
+    def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
+        """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
         shape = f"Shape<{self.groups}, {self.bn}, {self.stages}, {self.cluster}>"
-        maps = _maps(p, layout, self.bm, self.bn)
+        maps = operand_maps(p, layout, self.bm, self.bn)
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
         split = self.splits > 1
         flags = (layout.a.along_k, layout.b.along_k, *(each is not None for each in maps), layout.by_columns, split)
-        begin = ceil_div(first_scratch, 16) * 16
+        begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
         args = arguments(p)
-        tail = (*epilogue_arguments(p), _vector(p, layout, 4), parts, self.splits)
+        tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
             (self.groups + 1) * _GROUP,
-            (*_filled(maps, p), *args, *tail),
+            (*_filled(maps), *args, *tail),
             self.shared(layout),
             f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
             scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
@@ -265,36 +288,97 @@ class Split:
         assert args[m : k + 1] == (p.m, p.n, p.k)
         fours = self.count(p) * self.bm * self.bn // 4
         join = Launch(
-            min(ceil_div(fours, 128), 16 * p.sms),
-            128,
+            min(ceil_div(fours, 32), 16 * p.sms),
+            256,
             (*joined, *tail),
             entry=f"split_k_join<{', '.join((*types[1:], cpp_bool(layout.by_columns), *epilogue))}>",
             source=SPLIT_K,
         )
         return main, join
 
-    def us(self, p: GemmProblem, layout: Layout) -> float:
-        """Return the modelled time: the rounds of the busiest multiprocessor."""
-        rounds = ceil_div(self.count(p) * self.pieces, p.sms)
+    kind = "split"
+
+    def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
+        """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
+        blocks = self.count(p) * self.pieces
+        resident = max(1, min(_SHARED_PER_SM // (self.shared(layout) + 1024), 2048 // ((self.groups + 1) * _GROUP)))
+        slots = int(p.sms * CLUSTER_SHARE[self.cluster]) // self.cluster * self.cluster * resident
+        rounds = ceil_div(blocks, max(1, slots))
+        each = ceil_div(blocks, p.sms)  # blocks of a multiprocessor
         steps = ceil_div(ceil_div(p.k, _DEPTH), self.pieces)
-        join = JOIN_US if self.splits > 1 else 0.0
-        return START_US + rounds * (steps * self.step_us + FINISH_US) + (CLUSTER_US if self.cluster > 1 else 0.0) + join
+        area = self.bm * self.bn / 16384
+        work = each * steps
+        busy = blocks / (each * p.sms)
+        split = self.splits > 1
+        parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
+        lines = _lines(layout, self.bm, self.bn)
+        fixed = (1, self.cluster > 1, split, parts, rounds, rounds * area * self.cluster)
+        return (*fixed, rounds * steps, work * area, work * area * busy, *(work * each for each in lines))
 
 
-START_US, FINISH_US, CLUSTER_US, JOIN_US = 2.5, 0.8, 0.8, 2.5
+def _lines(layout: Layout, of_a: float, of_b: float) -> tuple[float, float, float]:
+    """Return the lines that a block loads per step, in hundreds: those of operands with 128-byte aligned rows, of other
+    tensor copies, and gathered ones."""
+    found = [0.0, 0.0, 0.0]
+    for side, lines in ((layout.a, of_a), (layout.b, of_b)):
+        found[2 if not side.tensor else 0 if side.whole else 1] += lines / 100
+    return found[0], found[1], found[2]
+
+
+# Tiles of 12_tiles.cu that are narrower than 64 columns, or wider than their registers allow, do not exist.
 TILE_TABLE = (
-    Tile(128, 192, 2, True, 4, 3, 3, 12, 0.500, 0.1),
-    Tile(128, 256, 2, False, 4, 2, 1, 16, 0.680, 0.8),
-    Tile(128, 128, 2, True, 5, 2, 2, 16, 0.370, 0.1),
+    *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 176, 192)),
+    *(Tile(128, bn, 2, True, 5, 2, 1, 1, 6) for bn in (128, 160, 192)),
+    Tile(128, 256, 2, False, 4, 1, 2, 1, 16),
+    Tile(128, 256, 2, False, 4, 2, 2, 1, 8),
+    Tile(256, 192, 2, False, 3, 2, 2, 2, 4),
+    *(Tile(128, 128, 2, False, 6, shares, 2, 2, 16 // shares) for shares in (1, 2)),
+    *(Tile(128, 64, 2, False, 8, shares, 1, 1, 16 // shares) for shares in (1, 2)),
 )
 SPLIT_TABLE = tuple(
-    Split(groups, bn, stages, 1, 1, step_us)
-    for groups, bn, stages, step_us in (
-        (2, 128, 5, 0.37), (2, 64, 8, 0.25), (2, 32, 8, 0.22), (2, 16, 8, 0.2), (1, 128, 8, 0.25), (1, 64, 8, 0.2),
-        (1, 32, 8, 0.16), (1, 16, 8, 0.15),
-    )
+    Split(groups, bn, stages, 1)
+    for groups, bn, stages in ((2, 128, 5), (2, 64, 8), (2, 32, 8), (2, 16, 8), (1, 128, 8), (1, 64, 8), (1, 32, 8),
+        (1, 16, 8))
 )  # fmt: skip
-_PIECES = ((1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16))  # blocks per cluster, clusters
+# blocks per cluster, clusters per tile
+PIECES = (
+    *((cluster, 1) for cluster in (1, 2, 4, 8)),
+    *((cluster, splits) for cluster in (1, 2, 4) for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)),
+)
+
+
+# The model of times ---------------------------------------------------------------------------------------------------
+
+# us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; rounds of
+# tiles; their area, in 128 x 128; steps of 64 k of all rounds; their area; the same times the share of busy
+# multiprocessors (more of them have a lower clock); hundreds of lines per step, by how they are loaded (see _lines).
+# Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
+# rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
+# multiprocessor, the area of steps, the same times the share of busy multiprocessors, and lines as above.
+COEFFICIENTS: dict[str, tuple[float, ...]] = {
+    "turns": (3.26, 0.1262, 1.367, 8.975e-05, 0.09874, 0.1587, 0.02554, 0.08536, 0),
+    "shared": (2.193, 0.1865, 1.288, 0.121, 0.1672, 0.09581, 0, 0.03881, 0),
+    "split": (1.219, 1.098, 3.735, 0.403, 2.438, 0.5331, 0.04031, 0, 0.04956, 0.1009, 0.1795, 1.595),
+}
+BYTES_PER_US = 4e6  # of memory that is read or written once
+START_US = 2.0  # of a launch that is bound by memory
+PACK_US, PACK_BYTES_PER_US = 4.12, 3.14e6
+# The part of the multiprocessors that clusters of a size can use: those of a cluster are neighbours.
+CLUSTER_SHARE = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.8}
+_SHARED_PER_SM = 233472
+
+
+def moved_us(p: GemmProblem) -> float:
+    """Return the shortest time of a launch that moves the problem's arrays once."""
+    moved = _ITEM * (p.m * p.k + p.k * p.n) * p.batch + memory.as_dtype(p.result).itemsize * p.m * p.n * p.batch
+    return START_US + moved / BYTES_PER_US
+
+
+def us(tile: Tile | Split, p: GemmProblem, layout: Layout) -> float:
+    """Return the modelled time of a tile's launches."""
+    modelled = sum(a * b for a, b in zip(COEFFICIENTS[tile.kind], tile.terms(p, layout), strict=True))
+    # the second term: of tiles that are bound by memory, the one with the shortest other work
+    return max(modelled, moved_us(p) + 0.05 * modelled)
 
 
 # The choice of a tile -------------------------------------------------------------------------------------------------
@@ -317,10 +401,10 @@ class Choice:
         return self.tile.launch(side, layout, *more)
 
 
-def _sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
+def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
     """Yield False and the problem, and True and its transpose, with their layouts, as far as the kernels support
-    them."""
-    for turned, side in ((False, p), (True, p.turned)):
+    them. The first one has a B that is contiguous along k, if there is one: it is faster by 1 % or less."""
+    for turned, side in sorted(((False, p), (True, p.turned)), key=lambda each: each[1].b.row != 1):
         layout = layout_of(side)
         if isinstance(layout, Layout):
             yield turned, side, layout
@@ -330,8 +414,8 @@ def _sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
 def best_tile(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 12_tiles.cu, or the reason why there is none."""
     choices = [
-        Choice(turned, tile, tile.us(side, layout))
-        for turned, side, layout in _sides(p)
+        Choice(turned, tile, us(tile, side, layout))
+        for turned, side, layout in sides(p)
         for tile in TILE_TABLE
         if tile.fits(side, layout)
     ]
@@ -342,18 +426,27 @@ def best_tile(p: GemmProblem) -> Choice | str:
 def best_split(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 13_split_k.cu, or the reason why there is none."""
     choices = []
-    for turned, side, layout in _sides(p):
+    for turned, side, layout in sides(p):
         for plain in SPLIT_TABLE:
-            for cluster, splits in _PIECES:
+            for cluster, splits in PIECES:
                 tile = replace(plain, cluster=cluster, splits=splits)
                 if tile.fits(side, layout):
-                    choices.append(Choice(turned, tile, tile.us(side, layout)))
+                    choices.append(Choice(turned, tile, us(tile, side, layout)))
     return min(choices, key=lambda choice: choice.us) if choices else _reason(p)
 
 
 def _reason(p: GemmProblem) -> str:
+    """Return why no tile of a kernel supports a problem."""
     layout = layout_of(p)
-    return layout if isinstance(layout, str) else "the tiles do not fit in the device's shared memory"
+    if isinstance(layout, str):
+        return layout
+    for name, side in (("A", layout.a), ("B", layout.b)):
+        if not side.tensor:
+            return (
+                f"tensor copies cannot read {name}: its first element and its rows must be on 16-byte boundaries; pass "
+                'variant="packed_tiles" or "auto"'
+            )
+    return "the tiles do not fit in the device's shared memory"
 
 
 # Variants -------------------------------------------------------------------------------------------------------------
@@ -373,16 +466,28 @@ def split_k(problem: GemmProblem) -> tuple[Launch, ...] | str:
     return choice if isinstance(choice, str) else choice.launch(problem)
 
 
-@variant(TILES, name="packed_tiles", since="sm_90a")
+@variant(TILES, since="sm_90a")
 def packed_tiles(problem: GemmProblem) -> tuple[Launch, ...] | str:
-    """operands that tensor copies cannot read are copied to aligned scratch memory"""
-    packing = gemm_packed.packing_of(problem, along_k=True, keep=True)
+    """operands that tensor copies cannot read are copied to aligned scratch memory once"""
+    packing = _packing(problem)
     applied = packing.applied(problem)
-    choice = best_tile(applied)
+    choice = _best_packed(applied)
     if isinstance(choice, str):
         return choice
-    launch = choice.launch(applied)
-    return (*gemm_packed.pack_launches(packing, problem), replace(launch, scratch=_ITEM * packing.end))
+    used = _ITEM * packing.end
+    product = several(choice.launch(applied, used) if isinstance(choice.tile, Split) else choice.launch(applied))
+    first, *rest = (replace(each, scratch=max(each.scratch, used)) for each in product)
+    return (*gemm_packed.pack_launches(packing, problem), first, *rest)
+
+
+def _packing(p: GemmProblem) -> gemm_packed.Packing:
+    return gemm_packed.packing_of(p, along_k=True, keep=True)
+
+
+def _best_packed(applied: GemmProblem) -> Choice | str:
+    """Return the fastest tile of either kernel for packed operands."""
+    choices = [choice for choice in (best_tile(applied), best_split(applied)) if isinstance(choice, Choice)]
+    return min(choices, key=lambda choice: choice.us) if choices else _reason(applied)
 
 
 VARIANTS = (tiles, split_k, packed_tiles)
@@ -394,12 +499,9 @@ def choose(problem: GemmProblem) -> str:
     for name, choice in (("tiles", best_tile(problem)), ("split_k", best_split(problem))):
         if isinstance(choice, Choice):
             times[name] = choice.us
-    packing = gemm_packed.packing_of(problem, along_k=True, keep=True)
+    packing = _packing(problem)
     if packing.packed:
-        choice = best_tile(packing.applied(problem))
-        if isinstance(choice, Choice):
-            times["packed_tiles"] = choice.us + PACK_US + 2 * _ITEM * packing.end / PACK_BYTES_PER_US
+        packed = _best_packed(packing.applied(problem))
+        if isinstance(packed, Choice):
+            times["packed_tiles"] = packed.us + PACK_US + 2 * _ITEM * packing.end / PACK_BYTES_PER_US
     return min(times, key=lambda name: times[name]) if times else ""
-
-
-PACK_US, PACK_BYTES_PER_US = 2.5, 2.5e6

@@ -45,6 +45,10 @@ struct Sums {
     }
 };
 
+__device__ __forceinline__ void add(float4& total, float4 more) {
+    total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+}
+
 // Stores four neighbouring sums of the tile at (m0, n0): those with number `four`.
 template <class SHAPE, bool BY_COLUMNS, class R, class FINISH>
 __device__ __forceinline__ void write(
@@ -92,6 +96,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
     if (threadIdx.x == 0) {
+        if constexpr (TENSOR_A) tensor_prefetch(&map_a);
+        if constexpr (TENSOR_B) tensor_prefetch(&map_b);
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(&full[i], Load::kArrivals);
             barrier_init(&empty[i], SHAPE::kGroups * kGroup / kWarp);
@@ -159,10 +165,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
             sums_of_tile + four * 4 / Tile::kAlong * Tile::kPitch + four * 4 % Tile::kAlong);
         float4 total = CLUSTER > 1 ? cluster_load(from, 0) : *from;
 #pragma unroll
-        for (int other = 1; other < CLUSTER; ++other) {
-            const float4 more = cluster_load(from, other);
-            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-        }
+        for (int other = 1; other < CLUSTER; ++other) add(total, cluster_load(from, other));
         if constexpr (SPLIT)
             reinterpret_cast<float4*>(parts)[(static_cast<int64>(part) * all + tile) * SHAPE::kFours + four] = total;
         else
@@ -171,29 +174,39 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     if constexpr (CLUSTER > 1) cluster_sync();  // no block may exit while another one reads its sums
 }
 
-// Adds up the partial sums of split_k. grid: any, block: any
+// Adds up the partial sums of split_k. A warp adds every eighth part of 32 groups of four sums, then the first warp
+// adds what the block's warps have. grid: any, block: 256
 template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
     float scale, int vector, const float* parts, int splits) {
+    constexpr int kWarps = 8;
+    __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int64 all = down * across * batches * SHAPE::kFours;
-    for (int64 i = global_thread(); i < all; i += global_threads()) {
-        const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
-        const float4* from = reinterpret_cast<const float4*>(parts) + i;
-        float4 total = *from;
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    static_assert(SHAPE::kFours % kWarp == 0, "a warp's sums are in one tile");
+    for (int64 first = blockIdx.x * kWarp; first < all; first += gridDim.x * kWarp) {
+        const int64 i = first + lane;
+        const float4* const from = reinterpret_cast<const float4*>(parts) + i;
+        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
-        for (int part = 1; part < splits; ++part) {
-            const float4 more = from[part * all];
-            total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+        for (int part = warp; part < splits; part += kWarps) add(total, from[part * all]);
+        sums[warp][lane] = total;
+        __syncthreads();
+        if (warp == 0) {
+#pragma unroll
+            for (int other = 1; other < kWarps; ++other) add(total, sums[other][lane]);
+            const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
+            const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
+                bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
+                residual_col, alpha, beta, scale};
+            const Output<R> out{
+                d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
+            write<SHAPE, BY_COLUMNS>(total, i % SHAPE::kFours, out, finish, at.m0, at.n0);
         }
-        const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
-            bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
-            residual_col, alpha, beta, scale};
-        const Output<R> out{
-            d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
-        write<SHAPE, BY_COLUMNS>(total, i % SHAPE::kFours, out, finish, at.m0, at.n0);
+        __syncthreads();
     }
 }

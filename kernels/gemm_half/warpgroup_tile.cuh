@@ -24,27 +24,57 @@ struct Source {
     int64 lines, depth;
 };
 
-// Eight elements of a row, from index `first` on, of which the row has `count` in all; zeros past its end. Aligned
-// words of 16 bytes that lie in the row are loaded at once and shifted; elements next to its ends one by one.
-template <class T>
-__device__ __forceinline__ uint4 row_piece(const T* row, int64 first, int64 count) {
-    const T* const from = row + first;
-    const int past = past_boundary(from);
-    const int64 word = first - past / 2;  // the first element of the aligned word
-    if (word >= 0 && word + 16 <= count) {
-        const uint4 low = __ldg(boundary(from));
-        return shifted(low, past ? __ldg(boundary(from) + 1) : low, past);
-    }
-    const unsigned short* const elements = reinterpret_cast<const unsigned short*>(from);
-    unsigned pairs[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const unsigned low = first + 2 * i < count ? elements[2 * i] : 0;
-        const unsigned high = first + 2 * i + 1 < count ? elements[2 * i + 1] : 0;
-        pairs[i] = high << 16 | low;
-    }
-    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+// An element, or 0 if it is not wanted. The loads of several elements overlap, which they do not with a branch for
+// each.
+__device__ __forceinline__ unsigned element_or_zero(const unsigned short* from, bool wanted) {
+    unsigned short value;
+    asm("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %2, 0;\n\tmov.b16 %0, 0;\n\t@p ld.global.nc.b16 %0, [%1];\n\t}"
+        : "=h"(value)
+        : "l"(from), "r"(static_cast<int>(wanted)));
+    return value;
 }
+
+// Eight elements of a row, as 16 bytes, in two steps, so that the loads of several pieces overlap. The two aligned
+// words that contain them are loaded whole and shifted.
+template <class T>
+struct RowPiece {
+    uint4 low, high;
+    const T* from;
+    int64 left;  // elements from `from` to the end of the row; the piece is zero from there on
+    bool whole;  // whether the words were loaded
+
+    // row: `count` elements; first: index of the piece's first one; begin, end: the memory that may be loaded. Nothing
+    // is loaded if the piece is not wanted.
+    __device__ __forceinline__ void load(
+        const T* row, int64 first, int64 count, const T* begin, const T* end, bool wanted) {
+        from = row + first;
+        left = wanted ? count - first : 0;
+        const int past = past_boundary(from);
+        const T* const word = from - past / 2;
+        whole = word >= begin && word + (past ? 16 : 8) <= end;
+        low = high = make_uint4(0, 0, 0, 0);
+        if (whole && left > 0) low = __ldg(boundary(from));
+        if (whole && left > 0 && past) high = __ldg(boundary(from) + 1);
+    }
+
+    __device__ __forceinline__ uint4 value() const {
+        if (left <= 0) return make_uint4(0, 0, 0, 0);
+        if (!whole) {  // next to the start or the end of the memory
+            const unsigned short* const elements = reinterpret_cast<const unsigned short*>(from);
+            unsigned at[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) at[i] = element_or_zero(elements + i, i < left);
+            return make_uint4(at[1] << 16 | at[0], at[3] << 16 | at[2], at[5] << 16 | at[4], at[7] << 16 | at[6]);
+        }
+        uint4 piece = shifted(low, high, past_boundary(from));
+        if (left < 8) {
+            unsigned* const pairs = &piece.x;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) pairs[i] &= left > 2 * i + 1 ? ~0u : left > 2 * i ? 0xffffu : 0u;
+        }
+        return piece;
+    }
+};
 
 // The tile of LINES lines x 64 k of an operand.
 template <class T, int LINES, bool ALONG_K>
@@ -52,70 +82,90 @@ struct OperandTile {
     static constexpr int kPanels = (LINES + 63) / 64;
     static constexpr int kBytes = ALONG_K ? LINES * kRowBytes : kPanels * kPanelBytes;
 
-    // Loads the tile by tensor copies.
+    // Loads the tile by tensor copies; or part `rank` of SHARES, into all SHARES blocks of the cluster.
+    template <int SHARES = 1>
     static __device__ __forceinline__ void load(
-        char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier) {
+        char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier, int rank = 0) {
+        constexpr int kLines = LINES / SHARES, kRows = kDepth / SHARES;  // of a part
+        static_assert(LINES % SHARES == 0 && (SHARES == 1 || LINES / SHARES % 8 == 0), "parts begin at 1024 bytes");
+        const auto copy = [&](char* to, int x, int y) {
+            if constexpr (SHARES == 1)
+                tensor_load(to, map, x, y, batch, barrier);
+            else
+                tensor_load_to(to, map, x, y, batch, barrier, (1 << SHARES) - 1);
+        };
         if constexpr (ALONG_K) {
-            tensor_load(tile, map, k, line, batch, barrier);
+            copy(tile + rank * kLines * kRowBytes, k, line + rank * kLines);
         } else {
 #pragma unroll
             for (int p = 0; p < kPanels; ++p)
-                tensor_load(tile + p * kPanelBytes, map, line + p * 64, k, batch, barrier);
+                copy(tile + p * kPanelBytes + rank * kRows * kRowBytes, line + p * 64, k + rank * kRows);
         }
     }
 
     // Loads the tile by the warpgroup's ordinary loads, for rows of any alignment.
     static __device__ __forceinline__ void gather(char* tile, const Source<T>& from, int64 line, int64 k) {
-        constexpr int kPasses = kBytes / kRowBytes / (kGroup / 8), kBatch = kPasses < 4 ? kPasses : 4;
-        const int thread = threadIdx.x % kGroup, piece = thread % 8;
+        constexpr int kStep = kGroup / 8, kPasses = kBytes / kRowBytes / kStep;  // rows at once, passes
+        constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 3 == 0 ? 3 : kPasses % 2 == 0 ? 2 : 1;
+        const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8;
+        const int64 rows = ALONG_K ? from.lines : from.depth, count = ALONG_K ? from.depth : from.lines;
+        const int64 stride = ALONG_K ? from.line_stride : from.k_stride;
+        const bool dense = stride == count;  // words that lie in two rows may be loaded
 #pragma unroll 1
         for (int pass = 0; pass < kPasses; pass += kBatch) {
-            uint4 pieces[kBatch];
+            RowPiece<T> pieces[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * (kGroup / 8) + thread / 8;
-                const int64 my_line = ALONG_K ? line + row : line + row / 64 * 64 + piece * 8;
-                const int64 my_k = ALONG_K ? k + piece * 8 : k + row % 64;
-                pieces[i] = make_uint4(0, 0, 0, 0);
-                if (my_line >= from.lines || my_k >= from.depth) continue;
-                if constexpr (ALONG_K)
-                    pieces[i] = row_piece(from.first + my_line * from.line_stride, my_k, from.depth);
-                else
-                    pieces[i] = row_piece(from.first + my_k * from.k_stride, my_line, from.lines);
+                const int row = (pass + i) * kStep + row0;
+                const int64 in_rows = ALONG_K ? line + row : k + row % 64;
+                const int64 first = (ALONG_K ? k : line + row / 64 * 64) + piece * 8;
+                const T* const at = from.first + in_rows * stride;
+                pieces[i].load(at, first, count, dense ? from.first : at,
+                    dense ? from.first + rows * count : at + count, in_rows < rows);
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * (kGroup / 8) + thread / 8;
-                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = pieces[i];
+                const int row = (pass + i) * kStep + row0;
+                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = pieces[i].value();
             }
         }
     }
 };
 
 // The copies that fill a stage of the ring, with a tile of each operand. If both are tensor copies, one thread calls
-// it, otherwise the whole warpgroup.
-template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B>
+// it, otherwise the whole warpgroup. SHARES: blocks of a cluster that load B for each other.
+template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1>
 struct Loader {
     using A = OperandTile<T, BM, A_K>;
     using B = OperandTile<T, BN, B_K>;
     static constexpr int kStage = A::kBytes + B::kBytes;
     static constexpr bool kGathers = !TENSOR_A || !TENSOR_B;
     static constexpr int kArrivals = kGathers ? kGroup : 1;  // at the barrier `full`
+    static_assert(SHARES == 1 || !kGathers, "blocks gather for themselves");
 
     const CUtensorMap *map_a, *map_b;
     Source<T> of_a, of_b;
-    int m0, n0, batch_a, batch_b;
+    int m0, n0, batch_a, batch_b, rank;
 
     __device__ __forceinline__ Loader(const CUtensorMap* map_a, const CUtensorMap* map_b, const Source<T>& of_a,
-        const Source<T>& of_b, int m0, int n0, int batch_a, int batch_b)
-        : map_a(map_a), map_b(map_b), of_a(of_a), of_b(of_b), m0(m0), n0(n0), batch_a(batch_a), batch_b(batch_b) {}
+        const Source<T>& of_b, int m0, int n0, int batch_a, int batch_b, int rank = 0)
+        : map_a(map_a),
+          map_b(map_b),
+          of_a(of_a),
+          of_b(of_b),
+          m0(m0),
+          n0(n0),
+          batch_a(batch_a),
+          batch_b(batch_b),
+          rank(rank) {}
 
     __device__ __forceinline__ void operator()(char* stage, int k, uint64* full) const {
         constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);  // of tensor copies
         if constexpr (!kGathers) barrier_arrive_expect(full, kBytes);
         if (kGathers && kBytes && threadIdx.x == 0) barrier_expect(full, kBytes);
         if (TENSOR_A && threadIdx.x == 0) A::load(stage, map_a, m0, k, batch_a, full);
-        if (TENSOR_B && threadIdx.x == 0) B::load(stage + A::kBytes, map_b, n0, k, batch_b, full);
+        if (TENSOR_B && threadIdx.x == 0)
+            B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
         if constexpr (!TENSOR_A) A::gather(stage, of_a, m0, k);
         if constexpr (!TENSOR_B) B::gather(stage + A::kBytes, of_b, n0, k);
         if constexpr (kGathers) {
@@ -137,6 +187,16 @@ __device__ __forceinline__ void multiply(float (&sums)[WIDE][COUNT], unsigned a,
             wgmma<T, A_K, B_K>(
                 sums[i], of_a + i * (kPanelBytes >> 4) + s * kWgmmaStep<A_K>, of_b + s * kWgmmaStep<B_K>, add || s > 0);
     wgmma_commit();
+}
+
+// Releases a stage of the ring to the producers of all SHARES blocks of the cluster. The whole warp calls it.
+template <int SHARES>
+__device__ __forceinline__ void release(uint64* empty, int lane) {
+    if constexpr (SHARES == 1) {
+        if (lane == 0) barrier_arrive(empty);
+    } else {
+        if (lane < SHARES) barrier_arrive_at(empty, lane);
+    }
 }
 
 // --- The order of tiles --------------------------------------------------------------------------------------------
@@ -227,6 +287,7 @@ struct Store {
         const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader) {
         static_assert(BUFFERS % BATCH == 0, "whole batches");
         constexpr int kEach = BATCH * 8192 / kChunkBytes;  // chunks at a time
+        static_assert((kChunks + kEach - 1) / kEach % (BUFFERS / BATCH) == 0, "tiles begin with the first buffer");
 #pragma unroll
         for (int j = 0; j < kChunks; j += kEach) {
             char* const to = staging + j / kEach % (BUFFERS / BATCH) * BATCH * 8192;
@@ -255,40 +316,38 @@ struct Store {
     // named one.
     static __device__ __forceinline__ void by_lanes(
         char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0, int barrier) {
-        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64;
-        const int64 along_stride = BY_COLUMNS ? out.row : out.col, across_stride = BY_COLUMNS ? out.col : out.row;
-        const int along_end = BY_COLUMNS ? out.m - m0 : out.n - n0, across_end = BY_COLUMNS ? out.n - n0 : out.m - m0;
-        R* const first = out.first + m0 * out.row + n0 * out.col;
-        const int thread = threadIdx.x % kGroup;
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
             named_sync(barrier, kGroup);  // before the staged sums are overwritten
             stage(staging, sums, j, finish, m0, n0, out.m, out.n);
             named_sync(barrier, kGroup);
-            const int before = j * kCols;  // columns before the chunk
-            const auto each = [&](auto width) {
-                constexpr int kWidth = sizeof(width) / sizeof(R), kLanes = kAlong / kWidth;
-                const int along = thread % kLanes * kWidth;
-#pragma unroll 4
-                for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
-                    const int x = along + (BY_COLUMNS ? 0 : before), y = across + (BY_COLUMNS ? before : 0);
-                    if (x >= along_end || y >= across_end) continue;
-                    using Vector = Pack<R, kWidth>;
-                    *reinterpret_cast<Vector*>(first + x * along_stride + y * across_stride) =
-                        *reinterpret_cast<const Vector*>(
-                            BY_COLUMNS ? at(staging, along, across) : at(staging, across, along));
-                }
-            };
             if (out.vector)
-                each(Pack<R, kVector>());
+                copy<kVector>(staging, out, j, m0, n0);
             else
-                each(Pack<R, 1>());
+                copy<1>(staging, out, j, m0, n0);
         }
     }
 
     static constexpr int kVector = 8 / sizeof(R);  // elements: 8 bytes
 
   private:
+    // Stores the staged chunk `j`, WIDTH elements at a time.
+    template <int WIDTH>
+    static __device__ __forceinline__ void copy(char* staging, const Output<R>& out, int j, int m0, int n0) {
+        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64;
+        constexpr int kLanes = kAlong / WIDTH;  // along the contiguous axis
+        const int thread = threadIdx.x % kGroup, along = thread % kLanes * WIDTH;
+#pragma unroll 4
+        for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
+            const int row = BY_COLUMNS ? along : across, col = BY_COLUMNS ? across : along;  // in the chunk
+            const int to_row = m0 + row, to_col = n0 + j * kCols + col;
+            if (to_row >= out.m || to_col >= out.n) continue;
+            using Vector = Pack<R, WIDTH>;
+            *reinterpret_cast<Vector*>(out.first + to_row * out.row + to_col * out.col) =
+                *reinterpret_cast<const Vector*>(at(staging, row, col));
+        }
+    }
+
     static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
         if constexpr (E::kReads) {
             if (row >= m || col >= n) return 0.0f;  // nothing may be read there

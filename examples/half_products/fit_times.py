@@ -1,0 +1,240 @@
+"""Fit the model of times in cudakit/families/gemm_hopper.py, which chooses the tile of a 16-bit product on Hopper.
+
+`measure` times tiles on drawn shapes on a GPU with torch, and writes the samples. `fit` reads them, and prints the
+constants of each tile and how much slower the model's choice is than the fastest measured tile. The shapes are drawn
+with another generator than those of published tables.
+
+    python examples/half_products/fit_times.py measure samples.json --shapes 60
+    python examples/half_products/fit_times.py fit samples.json
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+
+import cudakit
+from cudakit.compile import cache, compiler
+from cudakit.families import gemm_hopper as hopper
+from cudakit.families import gemm_packed
+from cudakit.families.gemm_half import FAMILY
+from cudakit.families.gemm_problem import GemmProblem, Operand
+from cudakit.family import IN, OUT
+from cudakit.measure.timing import GpuTimer, rotations
+
+SEED = 7  # of the shapes
+LARGEST = 3e11  # multiply-adds of the largest shape
+CANDIDATES = 14  # of a shape
+
+
+def drawn(count, aligned, rng):
+    """Return `count` shapes m, n, k, each log-uniform over 16 to 16,384."""
+    shapes = []
+    while len(shapes) < count:
+        shape = np.exp(rng.uniform(math.log(16), math.log(16384), 3)).round().astype(int)
+        if aligned:
+            shape = np.maximum(8, shape // 8 * 8)
+        if np.prod(shape.astype(float)) <= LARGEST:
+            shapes.append(tuple(shape.tolist()))
+    return shapes
+
+
+def candidates(problem, rng):
+    """Return (turned, tile, side, layout) of CANDIDATES tiles: those whose modelled time is the shortest, and some
+    others that take at most twice as long."""
+    found = []
+    for turned, side, layout in hopper.sides(problem):
+        splits = (
+            replace(plain, cluster=cluster, splits=splits)
+            for plain in hopper.SPLIT_TABLE
+            for cluster, splits in hopper.PIECES
+        )
+        for tile in (*hopper.TILE_TABLE, *splits):
+            if tile.fits(side, layout):
+                found.append((hopper.us(tile, side, layout), turned, tile, side, layout))
+    found.sort(key=lambda each: each[0])
+    fast = [each[1:] for each in found if each[0] <= 2 * found[0][0]]
+    first, rest = fast[: CANDIDATES // 2], fast[CANDIDATES // 2 :]
+    others = rng.permutation(len(rest))[: CANDIDATES - len(first)]
+    return [*first, *(rest[index] for index in others)]
+
+
+def launches_of(tile, side, layout):
+    made = tile.launch(side, layout)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def measure(args):
+    import torch
+
+    rng = np.random.default_rng(SEED)
+    shapes = drawn(args.shapes, True, rng) + drawn(args.unaligned, False, rng)
+    device = cudakit.Device(0)
+    stream = device.stream()
+    external = torch.cuda.ExternalStream(int(stream.handle))
+    timer = GpuTimer(device, stream, budget_ms=args.budget_ms)
+    l2 = int(device.attribute("L2_CACHE_SIZE"))
+    variants = {hopper.TILES: FAMILY["tiles"], hopper.SPLIT_K: FAMILY["split_k"]}
+    samples = []
+    for shape in shapes:
+        m, n, k = shape
+        with torch.cuda.stream(external):
+            copies = rotations(2 * (m * k + k * n + m * n), l2, most=24)
+            sets = []
+            for _ in range(copies):
+                a, b = (torch.randn(size, device="cuda").bfloat16() for size in ((m, k), (k, n)))
+                sets.append((a, b, torch.empty((m, n), device="cuda", dtype=torch.bfloat16)))
+            cublas = timer.time([lambda s=s: torch.mm(s[0], s[1], out=s[2]) for s in sets]).median * 1e3
+            exact = sets[0][2].float().clone()
+        arrays = [tuple(device.wrap(x, stream=stream) for x in each) for each in sets]
+        problem = FAMILY.problem_of(arrays[0][:2], arrays[0][2])
+        chosen = candidates(problem, rng)
+        packing = gemm_packed.packing_of(problem, along_k=True, keep=True)
+        if packing.packed:
+            packs = gemm_packed.pack_launches(packing, problem)
+            space = device.empty(2 * packing.end, np.uint8, stream=stream)
+            kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
+            keywords = FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], space)
+            run = kernel.prepare(**keywords).launch
+            us = timer.time([lambda run=run: run(stream)]).median * 1e3
+            samples.append({"packed_bytes": 2 * packing.end, "us": us, "shape": shape})
+        wanted = {(launch.source, launch.entry): launch for each in chosen for launch in launches_of(*each[1:])}
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:  # compile
+            list(
+                pool.map(
+                    lambda one: cache.compiled(
+                        FAMILY.request(device, variants[one.source], one), compiler.compile_in_threads
+                    ),
+                    wanted.values(),
+                )
+            )
+        for turned, tile, side, layout in chosen:
+            launches = launches_of(tile, side, layout)
+            scratch = FAMILY.scratch(device, launches, stream)
+            runs = []
+            for a, b, out in arrays:
+                kernels = [
+                    FAMILY.kernel(device, variants[each.source], each).prepare(
+                        **FAMILY.keywords(
+                            each, FAMILY.kernel(device, variants[each.source], each), side, (a, b), out, scratch
+                        )
+                    )
+                    for each in launches
+                ]
+                runs.append(lambda kernels=kernels: [kernel.launch(stream) for kernel in kernels])
+            with torch.cuda.stream(external):
+                sets[0][2].fill_(math.nan)
+                runs[0]()
+                stream.synchronize()
+                off = (sets[0][2].float() - exact).abs().max().item()
+            largest = exact.abs().max().item()
+            if not off <= 0.02 * largest:
+                print(f"WRONG {shape} {tile} turned {turned}: off by {off:.3g} of {largest:.3g}", flush=True)
+                continue
+            us = timer.time(runs).median * 1e3
+            samples.append(
+                {
+                    "shape": shape, "turned": turned, "us": us, "cublas_us": cublas,
+                    "tile": [type(tile).__name__, asdict(tile)],
+                }
+            )  # fmt: skip
+        mine = [each for each in samples if each["shape"] == shape and "tile" in each]
+        if mine:
+            best = min(mine, key=lambda each: each["us"])
+            first = next(
+                (each for each in mine if each["tile"] == [type(chosen[0][1]).__name__, asdict(chosen[0][1])]), best
+            )
+            name, fields = best["tile"]
+            words = " ".join(str(value) for value in fields.values())
+            print(
+                f"{shape} cuBLAS {cublas:.1f} us, best {best['us']:.1f} ({cublas / best['us']:.2f}), modelled "
+                f"{first['us']:.1f}: {name} {words}{' turned' if best['turned'] else ''}",
+                flush=True,
+            )
+        with open(args.samples, "w") as file:
+            json.dump(samples, file)
+        del sets, arrays, runs
+    return 0
+
+
+def problem_like(shape):
+    """Return the problem of contiguous bfloat16 matrices on an H200."""
+    m, n, k = shape
+    slots = IN[0], IN[1], OUT
+    a, b, d = (Operand(cols, 1, 0, 16, slot) for cols, slot in zip((k, n, n), slots, strict=True))
+    return GemmProblem(m, n, k, 1, a, b, d, d, 1.0, 0.0, "bfloat16", "bfloat16", 132, 232448)
+
+
+def not_negative(terms, times):
+    """Return the coefficients of a least-squares fit of relative errors, none of them negative."""
+    left = list(range(terms.shape[1]))
+    weighted = terms / times[:, None]
+    while True:
+        found, *_ = np.linalg.lstsq(weighted[:, left], np.ones(len(times)), rcond=None)
+        if (found >= 0).all():
+            result = np.zeros(terms.shape[1])
+            result[left] = found
+            return result
+        del left[int(np.argmin(found))]
+
+
+def fit(args):
+    with open(args.samples) as file:
+        samples = json.load(file)
+    groups = {}
+    packs = np.array([(1, 2 * each["packed_bytes"], each["us"]) for each in samples if "packed_bytes" in each])
+    if len(packs):
+        start, per_byte = not_negative(packs[:, :2], packs[:, 2])
+        print(f"PACK_US, PACK_BYTES_PER_US = {start:.3g}, {1 / per_byte:.3g}")
+    for each in samples:
+        if "tile" not in each:
+            continue
+        name, fields = each["tile"]
+        tile = getattr(hopper, name)(**fields)
+        problem = problem_like(each["shape"])
+        side = problem.turned if each["turned"] else problem
+        layout = hopper.layout_of(side)
+        moved = hopper.moved_us(side)
+        groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], moved, each))
+    modelled = {}
+    for kind, rows in groups.items():
+        bound = [row for row in rows if row[1] > 1.15 * row[2]]  # others are bound by memory
+        terms, times = np.array([row[0] for row in bound]), np.array([row[1] for row in bound])
+        found = not_negative(terms, times)
+        print(f'    "{kind}": ({", ".join(f"{value:.4g}" for value in found)}),')
+        for row in rows:
+            estimate = max(float(np.dot(found, row[0])), row[2])
+            modelled.setdefault(tuple(row[3]["shape"]), []).append((estimate, row[1], row[3]["cublas_us"]))
+        errors = np.abs(terms @ found / times - 1)
+        print(f"# {kind}: {len(times)} samples, error median {np.median(errors):.3f}, largest {errors.max():.2f}")
+    lost = {shape: min(rows)[1] / min(row[1] for row in rows) for shape, rows in modelled.items()}
+    ratios = {shape: min(rows)[2] / min(rows)[1] for shape, rows in modelled.items()}
+    slowest = sorted(lost.items(), key=lambda each: -each[1])[:8]
+    print(f"# choice over fastest: mean {np.mean(list(lost.values())):.3f}, worst {slowest}")
+    worst = sorted(ratios.items(), key=lambda each: each[1])[:8]
+    print(f"# of cuBLAS: geometric mean {np.exp(np.mean(np.log(list(ratios.values())))):.3f}, worst {worst}")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("measure")
+    one.add_argument("samples")
+    one.add_argument("--shapes", type=int, default=60)
+    one.add_argument("--unaligned", type=int, default=40)
+    one.add_argument("--budget-ms", type=float, default=4.0)
+    one.set_defaults(run=measure)
+    two = commands.add_parser("fit")
+    two.add_argument("samples")
+    two.set_defaults(run=fit)
+    args = parser.parse_args()
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
