@@ -1,5 +1,5 @@
-"""Products of 16-bit operands by Hopper's own instructions (sm_90a): the launches of kernels/gemm_half/12_tiles.cu and
-13_split_k.cu, and the model of their times.
+"""Products of 16-bit operands by Hopper's own instructions (sm_90a): the choice of a tile by a model of times, and the
+variants.
 
 Either side of a product may be the one whose 64 rows a wgmma multiplies: a problem or its transpose (`turned`) is
 launched, whichever is faster.
@@ -13,319 +13,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_problem import GemmProblem, Operand, arguments, epilogue_arguments, epilogue_constants
-from cudakit.family import CPP, SCRATCH, Launch, TensorMapSlot, ceil_div, cpp_bool, several, variant
+from cudakit.families.gemm_hopper_tiles import (  # noqa: F401
+    ITEM,
+    SPLIT_K,
+    TILES,
+    Layout,
+    Split,
+    Tile,
+    layout_of,
+    operand_maps,
+    vector_store,
+)
+from cudakit.families.gemm_problem import GemmProblem
+from cudakit.family import Launch, several, variant
 from cudakit.memory import array as memory
 
-TILES, SPLIT_K = "gemm_half/12_tiles.cu", "gemm_half/13_split_k.cu"
-_ITEM = 2  # bytes per element of A and B
-_DEPTH = 64  # k per stage of the ring
-_GROUP = 128  # threads of a warpgroup
-_BUFFER = 8192  # bytes per buffer of a store
-_BARRIERS = 16  # bytes per stage
-_MOST = 2**31 - 1  # tiles or blocks
-_MOST_EXTENT = 2**31 - 256  # the end of the last tile is an int
-
-
-# Layout of the operands -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Side:
-    """How the kernels read A, or B transposed: whether it is contiguous along k; whether tensor copies load it
-    (otherwise a warpgroup gathers it), and whether its rows are then whole lines of 128 bytes in L2."""
-
-    along_k: bool
-    tensor: bool
-    whole: bool
-
-    def bytes(self, lines: int) -> int:
-        """Bytes of a tile of `lines` lines in shared memory."""
-        return (lines if self.along_k else ceil_div(lines, 64) * 64) * _DEPTH * _ITEM
-
-
-def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
-    """Return how the kernels read an operand, whose rows are its lines; None if neither axis is contiguous."""
-    if of.col == 1 or depth == 1:
-        along_k, step, extent, rows = True, of.row, depth, lines
-    elif of.row == 1 or lines == 1:
-        along_k, step, extent, rows = False, of.col, lines, depth
-    else:
-        return None
-    width = 16 // _ITEM
-    whole = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
-    whole = whole and (batches == 1 or not of.batch or (of.batch % width == 0 and of.batch > 0))
-    tensor = whole and (of.col if along_k else of.row) == 1
-    return Side(along_k, tensor, tensor and step * _ITEM % 128 == 0)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of a problem's arrays. by_columns: the output is contiguous along its columns. tensor: whether tensor
-    copies store it."""
-
-    a: Side
-    b: Side
-    by_columns: bool
-    tensor: bool
-
-    @property
-    def gathers(self) -> bool:
-        """Whether a warpgroup gathers an operand."""
-        return not (self.a.tensor and self.b.tensor)
-
-
-@functools.lru_cache(maxsize=256)
-def layout_of(p: GemmProblem) -> Layout | str:
-    """Return the layout of a problem, or the reason why it is unsupported."""
-    a, b = _side(p.a, p.m, p.k, p.batch), _side(p.b.turned, p.n, p.k, p.batch)
-    for name, side in (("A", a), ("B", b)):
-        if side is None:
-            return f"neither axis of {name} is contiguous"
-    if not p.k:
-        return "k is 0"
-    if max(p.m, p.n, p.k) > _MOST_EXTENT:
-        return f"extents up to {_MOST_EXTENT} supported"
-    by_columns = p.d.row == 1 and p.d.col != 1
-    item = memory.as_dtype(p.result).itemsize
-    along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
-    tensor = p.d.pieces(along, step, extent, p.batch, item) and step >= extent and (p.batch == 1 or p.d.batch > 0)
-    assert a is not None
-    assert b is not None
-    return Layout(a, b, by_columns, tensor)
-
-
-def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
-    """Return 1 if the output's contiguous axis consists of aligned vectors of `width` elements, else 0."""
-    d = p.d
-    along, step, extent = (d.row, d.col, p.m) if layout.by_columns else (d.col, d.row, p.n)
-    item = memory.as_dtype(p.result).itemsize
-    aligned = d.alignment == 16 or d.alignment >= width * item
-    strides = (step, extent, d.batch if p.batch > 1 else 0)
-    return int(along == 1 and aligned and not any(stride % width for stride in strides))
-
-
-def _map(
-    of: Operand, side: Side, lines: int, depth: int, batches: int, box: int, shares: int = 1
-) -> TensorMapSlot | None:
-    """Return the tensor map of an operand whose rows are its lines, for tiles of `box` lines, of which a copy loads one
-    of `shares` parts; None if the operand is gathered."""
-    if not side.tensor:
-        return None
-    step, (rows, cols) = (of.row, (lines, depth)) if side.along_k else (of.col, (depth, lines))
-    return TensorMapSlot(
-        of.slot,
-        box=(1, (box if side.along_k else _DEPTH) // shares, _DEPTH),
-        dims=(batches if of.batch else 1, rows, cols),
-        strides=(of.batch * _ITEM, step * _ITEM, _ITEM),
-        swizzle="128B",
-        l2_promotion="128B",
-    )
-
-
-def operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int, shares: int = 1) -> list[TensorMapSlot | None]:
-    """Return the tensor maps of A and B for tiles of bm x bn, None for an operand that is gathered. shares: blocks that
-    load B for each other."""
-    return [
-        _map(p.a, layout.a, p.m, p.k, p.batch, bm),
-        _map(p.b.turned, layout.b, p.n, p.k, p.batch, bn, shares),
-    ]
-
-
-def _filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
-    """Return the maps; zeros, which the kernel does not read, replace a missing one."""
-    return [bytes(128) if each is None else each for each in maps]
-
-
-# Tiles ----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A tile of bm x bn outputs of 12_tiles.cu. groups: consumer warpgroups, which compute tiles in turns or share one.
-    shares: blocks of a cluster that load B for each other. buffers, batch: of the store. band: rows of clusters' tiles
-    that concurrent blocks cover."""
-
-    bm: int
-    bn: int
-    groups: int
-    turns: bool
-    stages: int
-    shares: int
-    buffers: int
-    batch: int
-    band: int
-
-    def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory."""
-        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
-        return ring + self.groups * self.buffers * _BUFFER + self.stages * _BARRIERS
-
-    def count(self, p: GemmProblem) -> int:
-        """Tiles of all batches, whole clusters of them."""
-        return self.shares * ceil_div(p.m, self.shares * self.bm) * ceil_div(p.n, self.bn) * p.batch
-
-    def blocks(self, p: GemmProblem) -> int:
-        """Blocks that are resident at the same time, at most one per tile."""
-        return min(self.count(p), p.sms // self.shares * self.shares)
-
-    def fits(self, p: GemmProblem, layout: Layout) -> bool:
-        """Whether its kernel supports a problem."""
-        if self.shared(layout) > p.shared or self.count(p) > _MOST - 2 * p.sms or layout.gathers:
-            return False
-        if not layout.b.along_k and self.bn % 64:
-            return False  # rows of the last panel would belong to two tiles
-        # if all rows are whole lines of L2, sharing them costs more than it saves
-        return self.shares == 1 or (p.sms >= self.shares and not (layout.a.whole and layout.b.whole))
-
-    def launch(self, p: GemmProblem, layout: Layout) -> Launch:
-        """Return the launch for a problem that it fits."""
-        shape = f"Shape<{self.bm}, {self.bn}, {self.groups}, {cpp_bool(self.turns)}, {self.stages}, {self.shares}, "
-        shape += f"{self.buffers}, {self.batch}, {self.band}>"
-        item = memory.as_dtype(p.result).itemsize
-        maps = operand_maps(p, layout, self.bm, self.bn, self.shares)
-        maps.append(self.output_map(p, layout, item) if layout.tensor else None)
-        flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
-        bias, *epilogue = epilogue_constants(p).split(", ")
-        constants = (CPP[p.dtype], CPP[p.result], bias, shape, *map(cpp_bool, flags), *epilogue)
-        return Launch(
-            self.blocks(p),
-            (self.groups + 1) * _GROUP,
-            (*_filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
-            self.shared(layout),
-            f"tiles<{', '.join(constants)}>",
-            cluster=self.shares if self.shares > 1 else None,
-            source=TILES,
-        )
-
-    def output_map(self, p: GemmProblem, layout: Layout, item: int) -> TensorMapSlot:
-        """Return the tensor map of the output; its boxes are those of Store in warpgroup_tile.cuh."""
-        cols = next(width for width in ((64, 32, 16) if item == 2 else (32, 16)) if self.bn % width == 0)
-        d = p.d
-        step, rows, along = (d.col, p.n, p.m) if layout.by_columns else (d.row, p.m, p.n)
-        box = (1, cols, 128 // item) if layout.by_columns else (1, 64, cols)
-        strides = (d.batch * item, step * item, item)
-        return TensorMapSlot(p.d.slot, box, (p.batch, rows, along), strides, swizzle=f"{box[-1] * item}B")
-
-    @property
-    def kind(self) -> str:
-        """The kind of tile in the model of times."""
-        return "turns" if self.turns else "shared"
-
-    def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
-        """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
-        blocks = self.blocks(p)
-        rounds = ceil_div(self.count(p), blocks)
-        steps = rounds * ceil_div(p.k, _DEPTH)
-        area = self.bm * self.bn / 16384
-        busy = self.count(p) / (rounds * p.sms)
-        lines = _lines(layout, self.bm, self.bn / self.shares)
-        return (1, rounds, rounds * area, steps, steps * area, steps * area * busy, *(steps * each for each in lines))
-
-
-@dataclass(frozen=True)
-class Split:
-    """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of `splits` clusters share, and a ring of
-    `stages`."""
-
-    groups: int
-    bn: int
-    stages: int
-    cluster: int
-    splits: int = 1
-
-    @property
-    def bm(self) -> int:
-        return 64 * self.groups
-
-    @property
-    def pieces(self) -> int:
-        """The pieces of a tile's k."""
-        return self.cluster * self.splits
-
-    def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory: the ring, or the sums after it was used."""
-        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
-        sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        return max(ring, sums) + self.stages * _BARRIERS
-
-    def count(self, p: GemmProblem) -> int:
-        """Tiles of all batches."""
-        return ceil_div(p.m, self.bm) * ceil_div(p.n, self.bn) * p.batch
-
-    def fits(self, p: GemmProblem, layout: Layout) -> bool:
-        """Whether its kernel supports a problem: every piece of k has a step."""
-        blocks = self.count(p) * self.pieces
-        return self.shared(layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, _DEPTH)
-
-    def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
-        """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.stages}, {self.cluster}>"
-        maps = operand_maps(p, layout, self.bm, self.bn)
-        bias, *epilogue = epilogue_constants(p).split(", ")
-        types = (CPP[p.dtype], CPP[p.result], bias, shape)
-        split = self.splits > 1
-        flags = (layout.a.along_k, layout.b.along_k, *(each is not None for each in maps), layout.by_columns, split)
-        begin = ceil_div(used, 16) * 16
-        parts = SCRATCH.at(begin, "float32") if split else None
-        args = arguments(p)
-        tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
-        main = Launch(
-            self.count(p) * self.pieces,
-            (self.groups + 1) * _GROUP,
-            (*_filled(maps), *args, *tail),
-            self.shared(layout),
-            f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
-            scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
-            cluster=self.cluster if self.cluster > 1 else None,
-            source=SPLIT_K,
-        )
-        if not split:
-            return (main,)
-        # c, d and their strides, m, n, batches, alpha, beta
-        operands, strides_of_a_and_b, m, k = 4, 6, 16, 18
-        joined = (*args[2:operands], *args[operands + strides_of_a_and_b : k], *args[k + 1 :])
-        assert args[m : k + 1] == (p.m, p.n, p.k)
-        fours = self.count(p) * self.bm * self.bn // 4
-        join = Launch(
-            min(ceil_div(fours, 32), 16 * p.sms),
-            256,
-            (*joined, *tail),
-            entry=f"split_k_join<{', '.join((*types[1:], cpp_bool(layout.by_columns), *epilogue))}>",
-            source=SPLIT_K,
-        )
-        return main, join
-
-    kind = "split"
-
-    def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
-        """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
-        blocks = self.count(p) * self.pieces
-        resident = max(1, min(_SHARED_PER_SM // (self.shared(layout) + 1024), 2048 // ((self.groups + 1) * _GROUP)))
-        slots = int(p.sms * CLUSTER_SHARE[self.cluster]) // self.cluster * self.cluster * resident
-        rounds = ceil_div(blocks, max(1, slots))
-        each = ceil_div(blocks, p.sms)  # blocks of a multiprocessor
-        steps = ceil_div(ceil_div(p.k, _DEPTH), self.pieces)
-        area = self.bm * self.bn / 16384
-        work = each * steps
-        busy = blocks / (each * p.sms)
-        split = self.splits > 1
-        parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
-        lines = _lines(layout, self.bm, self.bn)
-        fixed = (1, self.cluster > 1, split, parts, rounds, rounds * area * self.cluster)
-        return (*fixed, rounds * steps, work * area, work * area * busy, *(work * each for each in lines))
-
-
-def _lines(layout: Layout, of_a: float, of_b: float) -> tuple[float, float, float]:
-    """Return the lines that a block loads per step, in hundreds: those of operands with 128-byte aligned rows, of other
-    tensor copies, and gathered ones."""
-    found = [0.0, 0.0, 0.0]
-    for side, lines in ((layout.a, of_a), (layout.b, of_b)):
-        found[2 if not side.tensor else 0 if side.whole else 1] += lines / 100
-    return found[0], found[1], found[2]
-
-
-# Tiles of 12_tiles.cu that are narrower than 64 columns, or wider than their registers allow, do not exist.
+# Tiles of 12_tiles.cu: whole tiles in turns, without and with clusters, then tiles that two warpgroups share.
 TILE_TABLE = (
     *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 176, 192)),
     *(Tile(128, bn, 2, True, 5, 2, 1, 1, 6) for bn in (128, 160, 192)),
@@ -343,7 +46,8 @@ SPLIT_TABLE = tuple(
 # blocks per cluster, clusters per tile
 PIECES = (
     *((cluster, 1) for cluster in (1, 2, 4, 8)),
-    *((cluster, splits) for cluster in (1, 2, 4) for splits in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)),
+    *((cluster, splits) for cluster in (1, 2, 4, 8) for splits in (2, 3, 4, 6, 8, 12, 14)),
+    *((cluster, splits) for cluster in (1, 2, 4) for splits in (16, 24, 28, 32, 48, 64)),
 )
 
 
@@ -351,26 +55,23 @@ PIECES = (
 
 # us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; rounds of
 # tiles; their area, in 128 x 128; steps of 64 k of all rounds; their area; the same times the share of busy
-# multiprocessors (more of them have a lower clock); hundreds of lines per step, by how they are loaded (see _lines).
+# multiprocessors (more of them have a lower clock); hundreds of lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
 # rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
 # multiprocessor, the area of steps, the same times the share of busy multiprocessors, and lines as above.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
     "turns": (3.26, 0.1262, 1.367, 8.975e-05, 0.09874, 0.1587, 0.02554, 0.08536, 0),
     "shared": (2.193, 0.1865, 1.288, 0.121, 0.1672, 0.09581, 0, 0.03881, 0),
-    "split": (1.219, 1.098, 3.735, 0.403, 2.438, 0.5331, 0.04031, 0, 0.04956, 0.1009, 0.1795, 1.595),
+    "split": (1.171, 1.324, 3.79, 0.4667, 2.486, 0.5274, 0.06806, 0, 0.1512, 0.06329, 0.1394, 1.546),
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
 START_US = 2.0  # of a launch that is bound by memory
 PACK_US, PACK_BYTES_PER_US = 4.12, 3.14e6
-# The part of the multiprocessors that clusters of a size can use: those of a cluster are neighbours.
-CLUSTER_SHARE = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.8}
-_SHARED_PER_SM = 233472
 
 
 def moved_us(p: GemmProblem) -> float:
     """Return the shortest time of a launch that moves the problem's arrays once."""
-    moved = _ITEM * (p.m * p.k + p.k * p.n) * p.batch + memory.as_dtype(p.result).itemsize * p.m * p.n * p.batch
+    moved = ITEM * (p.m * p.k + p.k * p.n) * p.batch + memory.as_dtype(p.result).itemsize * p.m * p.n * p.batch
     return START_US + moved / BYTES_PER_US
 
 
@@ -474,7 +175,7 @@ def packed_tiles(problem: GemmProblem) -> tuple[Launch, ...] | str:
     choice = _best_packed(applied)
     if isinstance(choice, str):
         return choice
-    used = _ITEM * packing.end
+    used = ITEM * packing.end
     product = several(choice.launch(applied, used) if isinstance(choice.tile, Split) else choice.launch(applied))
     first, *rest = (replace(each, scratch=max(each.scratch, used)) for each in product)
     return (*gemm_packed.pack_launches(packing, problem), first, *rest)
@@ -503,5 +204,5 @@ def choose(problem: GemmProblem) -> str:
     if packing.packed:
         packed = _best_packed(packing.applied(problem))
         if isinstance(packed, Choice):
-            times["packed_tiles"] = packed.us + PACK_US + 2 * _ITEM * packing.end / PACK_BYTES_PER_US
+            times["packed_tiles"] = packed.us + PACK_US + 2 * ITEM * packing.end / PACK_BYTES_PER_US
     return min(times, key=lambda name: times[name]) if times else ""
