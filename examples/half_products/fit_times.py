@@ -2,14 +2,15 @@
 
 `measure` times tiles on drawn shapes on a GPU with torch, and writes the samples. `fit` reads them, and prints the
 constants of each tile and how much slower the model's choice is than the fastest measured tile. The shapes are drawn
-with another generator than those of published tables.
+with another seed than those of published tables. A sample with a `weight` counts as several.
 
     python examples/half_products/fit_times.py measure samples.json --shapes 60
-    python examples/half_products/fit_times.py fit samples.json
+    python examples/half_products/fit_times.py fit profiles/h200/gemm_hopper_tiles.json
 """
 
 import argparse
 import concurrent.futures
+import datetime
 import json
 import math
 import sys
@@ -156,7 +157,7 @@ def measure(args):
                 flush=True,
             )
         with open(args.samples, "w") as file:
-            json.dump(samples, file)
+            json.dump({"device": device.name, "date": f"{datetime.date.today()}", "samples": samples}, file)
         del sets, arrays, runs
     return 0
 
@@ -184,7 +185,7 @@ def not_negative(terms, times):
 
 def fit(args):
     with open(args.samples) as file:
-        samples = json.load(file)
+        samples = [each for each in json.load(file)["samples"] for _ in range(each.get("weight", 1))]
     groups = {}
     packs = np.array([(1, 2 * each["packed_bytes"], each["us"]) for each in samples if "packed_bytes" in each])
     if len(packs):
