@@ -156,7 +156,7 @@ def prefers_gemv(problem: GemmProblem) -> bool:
 
 
 def best_gemv(problem: GemmProblem, arch: str) -> str:
-    """Return the faster of the two variants: clusters, unless the device has none or more blocks must share k."""
+    """Return the faster of the two variants: clusters, except on devices without them and if more blocks share k."""
     launches = _launches(problem, _CLUSTER)
     if isinstance(launches, str) or launches[0].cluster is None or gemv_cluster.arch_refusal(arch):
         return "gemv"

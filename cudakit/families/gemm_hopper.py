@@ -155,7 +155,7 @@ def _reason(p: GemmProblem) -> str:
 
 @variant(TILES, since="sm_90a", problems="neighbours")
 def tiles(problem: GemmProblem) -> Launch | str:
-    """wgmma: tiles in turns, a ring of tensor copies, stores behind products"""
+    """wgmma: tiles in turns, a ring of tensor copies, stores during products"""
     choice = best_tile(problem)
     return choice if isinstance(choice, str) else choice.launch(problem)
 

@@ -1,10 +1,11 @@
 // The product of a warpgroup, wgmma (sm_90a): both operands in shared memory, float sums in registers.
 //
 // An operand's tile in shared memory consists of rows of 128 bytes, swizzled as a tensor load with 128-byte swizzle
-// writes them: 16-byte piece p of row r is at piece p ^ r % 8. It is 1024-byte aligned. A "line" is a row of A or a
-// column of B. Two layouts:
+// writes them: 16-byte piece p of row r is at piece p ^ r % 8. It is 1024-byte aligned.
+//
+// Lines are the rows of A and the columns of B. Layouts of a tile:
 //   along k: row r is line r, 64 k
-//   across lines: panels of 64 lines; row r of a panel is k r of its lines
+//   across lines: panels of 64 lines; row r of panels is k r of their lines
 #pragma once
 #include "mma.cuh"
 
@@ -17,7 +18,7 @@ __device__ __forceinline__ uint64 wgmma_operand(unsigned tile) {
     return (tile & 0x3ffff) >> 4 | (ALONG_K ? 1 : kPanel) << 16 | kRows8 << 32 | kSwizzle128 << 62;
 }
 
-// What to add to a descriptor to move it by 16 elements along k.
+// The number that moves a descriptor by 16 elements along k if it is added.
 template <bool ALONG_K>
 constexpr uint64 kWgmmaStep = (ALONG_K ? 16 * 2 : 16 * 128) >> 4;
 

@@ -7,8 +7,8 @@
 //
 // A block's first warpgroup is the producer: one thread fills a ring of STAGES pairs of operand tiles by tensor copies.
 // The consumers multiply. In turns (TURNS), each computes whole tiles, and stores one while the other multiplies the
-// next one, so the tensor cores always have work, also if the epilogue is long. Sharing a tile, each has half of its
-// rows; the second one starts a step late, so that one still multiplies while the other stores.
+// next one, so the tensor cores always have work, also if the epilogue is long. If they share a tile, each
+// computes half of its rows, and the second one starts late, so that one still multiplies while the other stores.
 //
 // Blocks can share the loads of B in clusters. That pays only if rows of the operands are not whole lines of L2.
 //

@@ -1,8 +1,8 @@
 // Shared by the variants with wgmma: an operand's tile in shared memory and the copies that fill it, the order of
 // tiles, the products, and the store of the sums.
 //
-// A "line" is a row of A or a column of B; common/wgmma.cuh has the two layouts of a tile. Both operands can have
-// either, so no operand is transposed in memory. 64 lines x 64 k take 8 KB in both layouts.
+// Lines are the rows of A and the columns of B; common/wgmma.cuh has the two layouts of their tiles. Both operands can
+// have either, so no operand is transposed in memory. 64 lines x 64 k take 8 KB in both layouts.
 #pragma once
 #include "../common/hopper.cuh"
 #include "../common/pack.cuh"
@@ -43,8 +43,8 @@ struct RowPiece {
     int64 left;  // elements from `from` to the end of the row; the piece is zero from there on
     bool whole;  // whether the words were loaded
 
-    // row: `count` elements; first: index of the piece's first one; begin, end: the memory that may be loaded. Nothing
-    // is loaded if the piece is not wanted.
+    // row: `count` elements; first: index of the piece's first one; begin, end: the memory that may be loaded. wanted:
+    // otherwise the piece is zero.
     __device__ __forceinline__ void load(
         const T* row, int64 first, int64 count, const T* begin, const T* end, bool wanted) {
         from = row + first;
@@ -110,7 +110,7 @@ struct OperandTile {
         const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8;
         const int64 rows = ALONG_K ? from.lines : from.depth, count = ALONG_K ? from.depth : from.lines;
         const int64 stride = ALONG_K ? from.line_stride : from.k_stride;
-        const bool dense = stride == count;  // words that lie in two rows may be loaded
+        const bool dense = stride == count;  // words across two rows may be loaded
 #pragma unroll 1
         for (int pass = 0; pass < kPasses; pass += kBatch) {
             RowPiece<T> pieces[kBatch];
