@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import gemm_epilogue, gemm_hopper, gemm_host, gemm_packed
+from cudakit.families import gemm_epilogue, gemm_half_ladder, gemm_hopper, gemm_host, gemm_packed
 from cudakit.families.gemm_half_gemv import best_gemv, gemv, gemv_cluster, prefers_gemv
 from cudakit.families.gemm_host import make_inputs, read_shape
 from cudakit.families.gemm_problem import (
@@ -339,7 +339,11 @@ def _traffic(p: GemmProblem) -> int:
 FAMILY: Family[GemmProblem] = Family(
     name="gemm_half",
     reference=reference,
-    variants=(wmma, ldmatrix, swizzled, pipelined, packed, *gemm_hopper.VARIANTS, gemv, gemv_cluster),
+    variants=(
+        *(wmma, ldmatrix, swizzled, pipelined, packed),
+        *gemm_half_ladder.VARIANTS,
+        *(*gemm_hopper.VARIANTS, gemv, gemv_cluster),
+    ),
     inputs=make_inputs,
     outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
     problem=problem,

@@ -8,15 +8,31 @@ from hypothesis import strategies as st
 
 from cudakit.families.gemm_half import DTYPES
 from cudakit.families.gemm_problem import ACTIVATIONS
-from cudakit.testing.case import Case, Layout, contiguous, layouts
+from cudakit.testing.case import Case, Layout, aligned_rows, contiguous, layouts
 from cudakit.testing.gemm import gemm_cases
 
 
 @st.composite
 def gemm_half_cases(draw: st.DrawFn, elements: int = 20_000, kind: str = "") -> Case:
-    """Draw problems of gemm in 16-bit dtypes, a quarter of them with a fused epilogue."""
+    """Draw problems of gemm in 16-bit dtypes, a quarter of them with a fused epilogue. kind "plain": those of kind
+    "pieces" without C and without an epilogue, whose output consists of such pieces too."""
+    if kind == "plain":
+        return _plain(draw, draw(gemm_cases(elements, "pieces", DTYPES)))
     case = draw(gemm_cases(elements, kind, DTYPES))
     return case if draw(st.integers(0, 3)) else _fused(draw, case)
+
+
+def _plain(draw: st.DrawFn, case: Case) -> Case:
+    """Draw an output with contiguous rows or columns for a product, which then has no C."""
+    a, b = case.inputs[:2]
+    options = {**case.options, "beta": 0.0}
+    m, n = a.shape[-2], b.shape[-1]
+    turned = draw(st.booleans())
+    output = aligned_rows(draw, (*a.shape[:-2], *((n, m) if turned else (m, n))), str(options.get("dtype", a.dtype)))
+    if turned:
+        *batch, rows, cols = output.strides
+        output = replace(output, shape=(*a.shape[:-2], m, n), strides=(*batch, cols, rows))
+    return replace(case, inputs=(a, b), output=output, options=options)
 
 
 def _fused(draw: st.DrawFn, case: Case) -> Case:

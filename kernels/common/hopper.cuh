@@ -1,5 +1,5 @@
 // Instructions of Hopper (sm_90a) for the kernels: barriers in shared memory that also count bytes (mbarrier), bulk and
-// tensor copies (TMA), products of warpgroups (wgmma), and clusters.
+// tensor copies (TMA), clusters, and the fences and waits of products of warpgroups (wgmma.cuh).
 //
 // Shared memory is accessed in two ways, the generic proxy (ordinary loads and stores, stmatrix) and the async proxy
 // (bulk copies, wgmma). Each thread that has stored data which the async proxy reads next executes
@@ -290,14 +290,6 @@ __device__ __forceinline__ void registers_increase() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Describes an operand in shared memory to wgmma: rows of 64 16-bit elements along k, as a tensor load with 128-byte
-// swizzle writes them. `tile` is 1024-byte aligned; groups of eight rows are 1024 bytes apart. Adding 2 to the
-// descriptor moves it by 16 elements along k.
-__device__ __forceinline__ uint64 wgmma_operand(const void* tile) {
-    constexpr uint64 kGroup = 1024 >> 4, kSwizzle128 = 1;
-    return (shared_address(tile) & 0x3ffff) >> 4 | uint64(1) << 16 | kGroup << 32 | kSwizzle128 << 62;
-}
-
 // Orders earlier accesses to registers and shared memory before the next wgmma.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -320,50 +312,6 @@ __device__ __forceinline__ void wgmma_result(float (&sums)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
-
-// sums += A * B^T for 64 rows of A and COUNT * 2 rows of B, 16 bfloat16 of k. sums[v] of thread t of the warpgroup is
-// in row t / 32 * 16 + t % 32 / 4 + v / 2 % 2 * 8, column v / 4 * 8 + t % 4 * 2 + v % 2.
-#define SUMS_8(i)                                                                                                 \
-    "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), "+f"(sums[i + 5]), \
-        "+f"(sums[i + 6]), "+f"(sums[i + 7])
-#define SUMS_32(i) SUMS_8(i), SUMS_8(i + 8), SUMS_8(i + 16), SUMS_8(i + 24)
-#define REGISTERS_0_TO_63                                                                                            \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "      \
-    "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, " \
-    "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_64_TO_127                                                                                          \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
-    "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "     \
-    "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "   \
-    "%124, %125, %126, %127"
-
-template <int COUNT>
-__device__ __forceinline__ void wgmma(float (&sums)[COUNT], uint64 a, uint64 b);
-
-template <>
-__device__ __forceinline__ void wgmma<64>(float (&sums)[64], uint64 a, uint64 b) {
-    asm volatile(
-        "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, 1, 0;\n\twgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" REGISTERS_0_TO_63 "}, %64, %65, add, 1, 1, 0, 0;\n\t}"
-        : SUMS_32(0), SUMS_32(32)
-        : "l"(a), "l"(b)
-        : "memory");
-}
-
-template <>
-__device__ __forceinline__ void wgmma<128>(float (&sums)[128], uint64 a, uint64 b) {
-    asm volatile(
-        "{\n\t.reg .pred add;\n\tsetp.ne.b32 add, 1, 0;\n\twgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-        "{" REGISTERS_0_TO_63 ", " REGISTERS_64_TO_127 "}, %128, %129, add, 1, 1, 0, 0;\n\t}"
-        : SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96)
-        : "l"(a), "l"(b)
-        : "memory");
-}
-
-#undef SUMS_8
-#undef SUMS_32
-#undef REGISTERS_0_TO_63
-#undef REGISTERS_64_TO_127
 
 // Stores four 8 x 8 matrices of 16-bit elements, one per register, as load_matrices loads them.
 __device__ __forceinline__ void store_matrices(void* shared, const unsigned (&from)[4]) {

@@ -13,6 +13,7 @@
 //
 // Bottleneck: the tensor cores, and the power limit, which holds the clock below its maximum.
 #include "../common/hopper.cuh"
+#include "../common/wgmma.cuh"
 
 constexpr int kRows = 128;   // of C per block
 constexpr int kDepth = 64;   // k of a buffer: 128 bytes, the swizzle's span
@@ -101,11 +102,12 @@ wgmma_product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUt
             int reading = -1;  // the stage that the products in flight read
             for (int step = 0; step < steps; ++step) {
                 barrier_wait(&shared.full[place.stage], place.parity);
-                const uint64 rows_a = wgmma_operand(shared.a[place.stage] + group * 64 * kDepth);
-                const uint64 rows_b = wgmma_operand(shared.b[place.stage]);
+                const uint64 rows_a = wgmma_operand<true>(shared_address(shared.a[place.stage] + group * 64 * kDepth));
+                const uint64 rows_b = wgmma_operand<true>(shared_address(shared.b[place.stage]));
                 wgmma_fence();
 #pragma unroll
-                for (int i = 0; i < kDepth / 16; ++i) wgmma(sums, rows_a + 2 * i, rows_b + 2 * i);
+                for (int i = 0; i < kDepth / 16; ++i)
+                    wgmma<__nv_bfloat16, true, true>(sums, rows_a + 2 * i, rows_b + 2 * i, 1);
                 wgmma_commit();
                 wgmma_wait<1>();  // the products of the step before are complete
                 if (reading >= 0 && lane < kBlocks) barrier_arrive_at(&shared.empty[reading], lane);

@@ -17,6 +17,7 @@ LOAD = ("tensor_load(", "&x, tile % across")  # one statement of two lines
 PACKED = ("const unsigned packed", "pack<__nv_bfloat16>(from")
 WAIT_EMPTY = "barrier_wait(&shared.empty[place.stage]"
 WAIT_FULL = "barrier_wait(&shared.full[place.stage]"
+WGMMA = "wgmma<__nv_bfloat16, true, true>(sums, rows_a"
 
 
 @functools.cache
@@ -164,7 +165,7 @@ product(
 )  # fmt: skip
 product(
     "no_wgmma_fence", "wgmma fence", "Product: no wgmma.fence before the first products",
-    "wgmma_fence();", ";", "wgmma(sums, rows_a",
+    "wgmma_fence();", ";", WGMMA,
 )  # fmt: skip
 product(
     "no_wgmma_commit", "wgmma commit", "Product: no commit",
@@ -172,9 +173,9 @@ product(
 )  # fmt: skip
 product(
     "half_warps", "half warp", "Product: wgmma by half of each warp",
-    "for (int i = 0; i < kDepth / 16; ++i) wgmma(sums, rows_a + 2 * i, rows_b + 2 * i);",
-    "for (int i = 0; i < kDepth / 16; ++i) if (lane < 16) wgmma(sums, rows_a + 2 * i, rows_b + 2 * i);",
-    "wgmma(sums, rows_a",
+    "wgmma<__nv_bfloat16, true, true>(sums, rows_a + 2 * i, rows_b + 2 * i, 1);",
+    "if (lane < 16) wgmma<__nv_bfloat16, true, true>(sums, rows_a + 2 * i, rows_b + 2 * i, 1);",
+    WGMMA,
 )  # fmt: skip
 product(
     "setmaxnreg_half_group", "setmaxnreg", "Product: setmaxnreg by half of each warpgroup",
@@ -187,9 +188,10 @@ product(
 )  # fmt: skip
 product(
     "tile_per_warp", "descriptors differ", "Product: each warp describes rows of its own",
-    "const uint64 rows_b = wgmma_operand(shared.b[place.stage]);",
-    "const uint64 rows_b = wgmma_operand(shared.b[place.stage] + threadIdx.x / kWarp % 2 * 8 * kDepth);",
-    "wgmma(sums, rows_a",
+    "const uint64 rows_b = wgmma_operand<true>(shared_address(shared.b[place.stage]));",
+    "const uint64 rows_b = "
+    "wgmma_operand<true>(shared_address(shared.b[place.stage] + threadIdx.x / kWarp % 2 * 8 * kDepth));",
+    WGMMA,
 )  # fmt: skip
 product(
     "float_bytes_expected", "bytes", "Product: expect_tx of four bytes per element",
@@ -200,7 +202,7 @@ product(
 product(
     "first_buffer_waited_for", "early", "Product: consumers that wait for the first buffer only",
     "barrier_wait(&shared.full[place.stage], place.parity);", "barrier_wait(&shared.full[0], place.parity);",
-    "wgmma(sums, rows_a",
+    WGMMA,
 )  # fmt: skip
 product(
     "released_to_one_block", "hang", "Product: buffers released to one of the two blocks that fill them",

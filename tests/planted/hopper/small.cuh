@@ -2,6 +2,7 @@
 // instructions that only planted bugs use.
 #pragma once
 #include "hopper.cuh"
+#include "wgmma.cuh"
 
 constexpr int kDeep = 64;  // elements of a row: 128 bytes, the swizzle's span
 constexpr int kRowsA = 64, kRowsB = 8;
@@ -21,12 +22,6 @@ __device__ __forceinline__ void start(uint64* barrier, unsigned arrivals) {
     }
 }
 
-// Expects `bytes` more in the current phase, without an arrival.
-__device__ __forceinline__ void barrier_expect(uint64* barrier, unsigned bytes) {
-    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-        : "memory");
-}
-
 // The place of 8 elements of a row in a tile with 128-byte swizzle.
 __device__ __forceinline__ Element* swizzled(Element* tile, int row, int piece) {
     return tile + row * kDeep + (piece ^ row % 8) * 8;
@@ -44,6 +39,11 @@ __device__ __forceinline__ void put_operands(Operands& to, const Element* a, con
     put_rows(to.b, b, kRowsB);
     fence_async_shared();
     __syncthreads();
+}
+
+// Describes a tile to wgmma. Adding 2 to the descriptor moves it by 16 elements along k.
+__device__ __forceinline__ uint64 wgmma_operand(const Element* tile) {
+    return wgmma_operand<true>(shared_address(tile));
 }
 
 // sums += A * B^T, 16 elements of k.
