@@ -18,6 +18,8 @@ from cudakit.families.fft import RFFT as _RFFT
 from cudakit.families.fft import fft, ifft, irfft, rfft
 from cudakit.families.gemm import FAMILY as _GEMM
 from cudakit.families.gemm import gemm
+from cudakit.families.gemm_grouped import FAMILY as _GEMM_GROUPED
+from cudakit.families.gemm_grouped import gemm_grouped
 from cudakit.families.gemm_half import FAMILY as _GEMM_HALF
 from cudakit.families.matrix_add import FAMILY as _MATRIX_ADD
 from cudakit.families.matrix_add import matrix_add
@@ -43,8 +45,8 @@ from cudakit.family import Family
 
 __all__ = [
     "add", "add_broadcast", "argmax", "attention",
-    "blur", "cast", "families", "fft", "fill", "gemm", "ifft", "irfft", "matrix_add", "max", "normal", "rfft", "scale",
-    "softmax", "softmax_backward", "sum", "threshold", "uniform",
+    "blur", "cast", "families", "fft", "fill", "gemm", "gemm_grouped", "ifft", "irfft", "matrix_add", "max", "normal",
+    "rfft", "scale", "softmax", "softmax_backward", "sum", "threshold", "uniform",
 ]  # fmt: skip
 
 
@@ -68,6 +70,7 @@ def families() -> dict[str, Family[Any]]:
         _ATTENTION,
         _GEMM,
         _GEMM_HALF,
+        _GEMM_GROUPED,
         _BLUR,
         _UNIFORM,
         _NORMAL,

@@ -153,7 +153,7 @@ def _reason(p: GemmProblem) -> str:
 # Variants -------------------------------------------------------------------------------------------------------------
 
 
-@variant(TILES, since="sm_90a", problems="neighbours")
+@variant(TILES, since="sm_90a", problems="pieces")
 def tiles(problem: GemmProblem) -> Launch | str:
     """wgmma: tiles in turns, a ring of tensor copies, stores during products"""
     choice = best_tile(problem)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from cudakit import ops
-from cudakit.families import add, gemm_problem, reduce_problem
+from cudakit.families import add, gemm_grouped, gemm_problem, reduce_problem
 from cudakit.torch import library, simulated
 
 # Returns (shape, dtype) of an op's output, from its arguments, which may be fake tensors.
@@ -53,6 +53,21 @@ def _gemm(
 ) -> Any:
     given = {"c": c, "bias": bias, "residual": residual, "dtype": None if dtype is None else _name(dtype)}
     return ops.gemm(a, b, out, **given, **options)
+
+
+def _gemm_grouped(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    rows: Any = None,
+    bias: Any = None,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+    **options: Any,
+) -> Any:
+    given = {"offsets": offsets, "rows": rows, "bias": bias, "dtype": None if dtype is None else _name(dtype)}
+    return ops.gemm_grouped(a, b, out, **given, **options)
 
 
 def _attention(q: Any, k: Any, v: Any, lengths: Any = None, *, out: Any = None, **options: Any) -> Any:
@@ -113,6 +128,10 @@ def _like_product(
     return gemm_problem.output_shape(a.shape, b.shape), a.dtype if dtype is None else dtype
 
 
+def _like_grouped(a: Any, b: Any, *_: Any, dtype: Any = None, **options: Any) -> tuple[Any, Any]:
+    return gemm_grouped.output_shape(a.shape, b.shape), a.dtype if dtype is None else dtype
+
+
 def _like_reduced(what: str) -> Like:
     dtype = getattr(torch, reduce_problem.result_dtype(what).name)
 
@@ -159,6 +178,12 @@ OPS: dict[str, Op] = {
         f"float beta=0.0, str? activation=None, float scale=1.0, ScalarType? dtype=None, {_VARIANT}) -> Tensor",
         _gemm,
         _like_product,
+    ),
+    "gemm_grouped": Op(
+        "(Tensor a, Tensor b, Tensor? offsets=None, Tensor? rows=None, Tensor? bias=None, *, float alpha=1.0, "
+        f"str? activation=None, ScalarType? dtype=None, {_VARIANT}) -> Tensor",
+        _gemm_grouped,
+        _like_grouped,
     ),
     "ifft": Op(_TRANSFORM, _transformed(ops.ifft), _like_first),
     "irfft": Op(

@@ -18,6 +18,7 @@ FOLDERS = {
     "blur": ("tests/ops/test_blur.py",),
     "fft": ("tests/ops/test_fft.py",),
     "gemm": ("tests/ops/test_gemm.py",),
+    "gemm_grouped": ("tests/ops/test_gemm_grouped.py",),
     "gemm_half": ("tests/ops/test_gemm_half.py",),
     "matrix_add": ("tests/ops/test_elementwise.py",),
     "random": ("tests/ops/test_random.py",),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from paths import ROOT
 from simdevice import CheckedDevice
 from test_bulk_edges import reported
@@ -453,6 +454,83 @@ __global__ void ring(const int* x, int* y, int tiles) {
         y[threadIdx.x] = sum;
     }
 }
+// ---- products of tiles that threads store ----
+constexpr int kStages = 4, kTile = 64 * 64, kColumns = 8;
+using Element = __nv_bfloat16;
+// sums += A * B^T: 64 rows of A and 8 rows of B, 64 numbers each, in the layout of a 128-byte swizzle
+__device__ __forceinline__ void multiply(float (&sums)[4], const Element* a, const Element* b) {
+    const uint64 layout = uint64(1) << 16 | uint64(64) << 32 | uint64(1) << 62;
+    const uint64 of_a = layout | shared_address(a) >> 4, of_b = layout | shared_address(b) >> 4;
+    wgmma_fence();
+    for (int i = 0; i < 4; ++i)
+        asm volatile("{.reg .pred add; setp.ne.b32 add, 1, 0;"
+                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, add, 1, 1, 0, 0;}"
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                     : "l"(of_a + 2 * i), "l"(of_b + 2 * i) : "memory");  // multiplies
+    wgmma_commit();
+}
+__device__ __forceinline__ void put_rows(Element* tile, const Element* from, int rows) {
+    for (int i = threadIdx.x % 128; i < rows * 8; i += 128)
+        reinterpret_cast<uint4*>(tile)[i / 8 * 8 + (i % 8 ^ i / 8 % 8)] = reinterpret_cast<const uint4*>(from)[i];
+}
+__device__ __forceinline__ void put_sums(float* y, const float (&sums)[4]) {
+    const int row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    for (int i = 0; i < 4; ++i) y[(row + i / 2 * 8) * kColumns + column + i % 2] = sums[i];
+}
+// The first warpgroup fills a ring by ordinary stores, and the second one multiplies once the whole ring is full, of
+// which it learns by relaxed accesses, which order nothing. `unfenced`: the step in which thread 37 executes no fence
+__global__ void __launch_bounds__(256) filled_ahead(const Element* a, const Element* b, float* y, int steps,
+                                                   int unfenced, int* ahead) {
+    __shared__ alignas(1024) Element tiles[kStages][kTile], columns[kColumns * 64];
+    __shared__ uint64 full[kStages], empty[kStages];
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < kStages; ++i) { barrier_init(&full[i], 128); barrier_init(&empty[i], 4); }
+        fence_barrier_init();
+    }
+    if (threadIdx.x < 128) put_rows(columns, b, kColumns);
+    fence_async_shared();
+    __syncthreads();
+    RingPlace<kStages> place;
+    if (threadIdx.x < 128) {
+        for (int step = 0; step < steps; ++step, place.next()) {
+            barrier_wait(&empty[place.stage], place.parity ^ 1);
+            put_rows(tiles[place.stage], a + step * kTile, 64);
+            if (step != unfenced || threadIdx.x != 37) fence_async_shared();
+            barrier_arrive(&full[place.stage]);
+            if (step == kStages - 1) asm volatile("red.relaxed.gpu.global.add.s32 [%0], 1;" :: "l"(ahead) : "memory");
+        }
+    } else {
+        float sums[4] = {};
+        int filled = 0;
+        while (filled < 128) asm volatile("ld.relaxed.gpu.s32 %0, [%1];" : "=r"(filled) : "l"(ahead) : "memory");
+        for (int step = 0; step < steps; ++step, place.next()) {
+            barrier_wait(&full[place.stage], place.parity);
+            multiply(sums, tiles[place.stage], columns);
+            wgmma_wait<0>();
+            if (threadIdx.x % 32 == 0) barrier_arrive(&empty[place.stage]);
+        }
+        wgmma_result(sums);
+        put_sums(y, sums);
+    }
+}
+// Each block of a cluster multiplies tiles of its own, ordered by its own barriers. `unfenced`: the block whose thread 37 executes no fence
+__global__ void __cluster_dims__(2) __launch_bounds__(128) beside(const Element* a, const Element* b, float* y,
+                                                                 int unfenced) {
+    __shared__ alignas(1024) Element tile[kTile], columns[kColumns * 64];
+    const int rank = cluster_rank();
+    float sums[4] = {};
+    for (int step = 0; step < 2; ++step) {
+        put_rows(tile, a + (2 * step + rank) * kTile, 64);
+        put_rows(columns, b, kColumns);
+        if (rank != unfenced || threadIdx.x != 37) fence_async_shared();
+        __syncthreads();
+        multiply(sums, tile, columns);
+        wgmma_wait<0>();
+        __syncthreads();
+    }
+    wgmma_result(sums);
+    put_sums(y + rank * 64 * kColumns, sums);
+}
 """
 MOMENTS = (None, 0, 1, 2)
 X = np.arange(1, 321, dtype=np.int32)
@@ -650,3 +728,44 @@ def test_a_wait_for_older_groups_completes_their_stores(device: CheckedDevice, d
     assert y.tolist() == made(15)
     report = reported(device, "first of two", "first_of_two", 1, 32, np.zeros(41, np.int32), 20, draw=draw)
     assert report.kind == "access before bulk wait"
+
+
+# Products of tiles that threads store ---------------------------------------------------------------------------------
+
+
+def matrices(tiles: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tiles of A, eight rows of B, and the products."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-2, 3, shape).astype(bfloat16) for shape in ((tiles, 64, 64), (8, 64)))
+    return a, b, a.astype(np.float32) @ b.astype(np.float32).T
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+@pytest.mark.parametrize("steps", [4, 7])
+def test_a_ring_may_be_filled_by_stores_ahead_of_products(device: CheckedDevice, steps: int, draw: int | None) -> None:
+    """Threads have executed later fences, for other buffers, when the first product reads its operands."""
+    a, b, exact = matrices(steps)
+    y, none = np.zeros((64, 8), np.float32), np.zeros(1, np.int32)
+    device.launch("filled_ahead", 1, 256, a, b, y, steps, -1, none.copy(), draw=draw)
+    assert np.array_equal(y, exact.sum(0))
+    for unfenced in range(steps):
+        with pytest.raises(KernelFault) as raised:
+            device.launch("filled_ahead", 1, 256, a, b, y, steps, unfenced, none.copy(), draw=draw)
+        report = raised.value.report
+        assert report.kind == "missing proxy fence"
+        assert "thread (37, 0, 0)" in report.detail
+
+
+@pytest.mark.parametrize("draw", MOMENTS)
+def test_blocks_of_a_cluster_fence_their_own_stores(device: CheckedDevice, draw: int | None) -> None:
+    """Both blocks' warpgroups execute the same product at the same time."""
+    a, b, exact = matrices(4)
+    y = np.zeros((2, 64, 8), np.float32)
+    device.launch("beside", 2, 128, a, b, y, -1, draw=draw)
+    assert np.array_equal(y, exact.reshape(2, 2, 64, 8).sum(0))
+    for unfenced in (0, 1):
+        with pytest.raises(KernelFault) as raised:
+            device.launch("beside", 2, 128, a, b, y, unfenced, draw=draw)
+        report = raised.value.report
+        assert (report.kind, report.block) == ("missing proxy fence", (unfenced, 0, 0))
+        assert f"block ({unfenced}, 0, 0), thread (37, 0, 0) has stored to" in report.detail

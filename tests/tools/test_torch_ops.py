@@ -31,6 +31,7 @@ def grown(*shape, **options):
 
 COMPLEX = torch.complex64
 HEADS = (1, 2, 9, 8)
+ENDS_OF_GROUPS = torch.tensor([0, 4, 4, 9], dtype=torch.int32)
 
 # Each op, with tensors that record gradients if the op has one: (name, arguments, options).
 CALLS = [
@@ -56,6 +57,11 @@ CALLS = [
         "gemm",
         lambda: (grown(8, 16, dtype=torch.float16), grown(16, 8, dtype=torch.float16)),
         {"dtype": torch.float32},
+    ),
+    (
+        "gemm_grouped",
+        lambda: (*(random(*shape, dtype=torch.float16) for shape in ((9, 16), (3, 16, 8))), ENDS_OF_GROUPS),
+        {"alpha": 0.5, "activation": "relu", "dtype": torch.float32},
     ),
     ("ifft", lambda: (grown(20, 3, dtype=COMPLEX).T,), {}),
     ("ifft", lambda: (grown(2, 6, 10, dtype=COMPLEX), 2), {"norm": "ortho"}),
@@ -110,6 +116,11 @@ def gemm(a, b, c=None, *, alpha=1.0, beta=0.0, dtype=None):
     return (product + beta * c.float() if c is not None else product).to(dtype or a.dtype)
 
 
+def gemm_grouped(a, b, offsets, *, alpha, activation, dtype):
+    parts = zip(offsets[:-1], offsets[1:], b, strict=True)
+    return torch.cat([torch.relu(alpha * a[first:end].float() @ one.float()) for first, end, one in parts]).to(dtype)
+
+
 def add_broadcast(volume, plane, line):
     return volume + plane[:, :, None] + line[:, None, None]
 
@@ -148,6 +159,7 @@ THEIRS = {
     "cast": lambda x, to: x.round().to(to) if to == torch.int32 else x.to(to),
     "fft": transform(torch.fft.fftn),
     "gemm": gemm,
+    "gemm_grouped": gemm_grouped,
     "ifft": transform(torch.fft.ifftn),
     "irfft": transform(torch.fft.irfftn),
     "matrix_add": torch.add,
@@ -281,6 +293,11 @@ def test_a_small_network_learns_as_in_torch():
 WITHOUT_GRADIENT = [
     ("attention", lambda: tuple(grown(*HEADS, seed=k) for k in range(3)), {}),
     ("blur", lambda: (grown(9, 12),), {"border": "clamp"}),
+    (
+        "gemm_grouped",
+        lambda: (*(grown(*shape, dtype=torch.float16) for shape in ((9, 16), (3, 16, 8))), ENDS_OF_GROUPS),
+        {},
+    ),
     ("max", lambda: (grown(5, 7),), {}),
     ("softmax", lambda: (random(5, 7), grown(7)), {}),
     ("softmax_backward", lambda: (grown(5, 7), random(5, 7)), {}),
