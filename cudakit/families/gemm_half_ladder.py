@@ -22,7 +22,7 @@ _FUSED = 'has no fused epilogue (bias, activation, scale, residual): pass varian
 _SUM = 'computes alpha * A @ B without beta * C: pass variant="auto"'
 
 
-# What the variants support --------------------------------------------------------------------------------------------
+# Supported problems ---------------------------------------------------------------------------------------------------
 
 
 def _supported(problem: GemmProblem) -> tuple[GemmProblem, Layout] | str:

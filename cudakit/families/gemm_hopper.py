@@ -13,17 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_hopper_tiles import (  # noqa: F401
-    ITEM,
-    SPLIT_K,
-    TILES,
-    Layout,
-    Split,
-    Tile,
-    layout_of,
-    operand_maps,
-    vector_store,
-)
+from cudakit.families.gemm_hopper_tiles import ITEM, SPLIT_K, TILES, Layout, Split, Tile, layout_of
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, several, variant
 from cudakit.memory import array as memory

@@ -1,0 +1,503 @@
+"""Grouped products, as in mixture-of-experts layers: groups of rows, each multiplied by its own matrix, in one launch.
+float16 or bfloat16 operands on tensor cores, fp32 sums, rounded once to the operands' dtype or not at all (float32
+out).
+
+The sizes of the groups are in device memory and are never read by the host. Two forms:
+
+- contiguous: A is (rows, k), B is (groups, k, n); group g is rows offsets[g] to offsets[g + 1] - 1 of A and of the
+  output (rows, n);
+- masked: A is (groups, most, k), the output (groups, most, n); group g is its first rows[g] rows.
+
+`gemm_grouped(a, b, offsets=...)` picks the fastest variant; `FAMILY` is the ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_tiles, gemm_packed
+from cudakit.families.gemm_half import DTYPES
+from cudakit.families.gemm_hopper import TILE_TABLE
+from cudakit.families.gemm_hopper_tiles import Layout, Tile
+from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem, Operand
+from cudakit.family import (
+    CPP,
+    IN,
+    OUT,
+    Family,
+    Launch,
+    Scalar,
+    TensorMapSlot,
+    alignment,
+    apply,
+    ceil_div,
+    checks,
+    cpp_bool,
+    variant,
+)
+from cudakit.memory import array as memory
+from cudakit.names import hint
+
+GROUPED = "gemm_grouped/02_tiles.cu"
+MOST_GROUPS = 1024
+_ITEM = 2  # bytes per element of A and B
+_LISTS = 8  # bytes of shared memory per group, and for one group more (Groups in groups.cuh)
+_MOST = 2**31 - 1
+_WHAT = "a grouped product"
+
+
+@dataclass(frozen=True)
+class GroupedProblem:
+    """`product`: a batch of products, one per group; its m is the number of all rows of A, or in the masked form of a
+    group's rows. In the contiguous form all batches share A and the output. masked: see above. step: elements between
+    two offsets or numbers of rows. alpha: the factor on the products."""
+
+    product: GemmProblem
+    masked: bool
+    step: int
+    alpha: float
+
+    def __str__(self) -> str:
+        p = self.product
+        rows = f"up to {p.m} rows each" if self.masked else f"{p.m} rows in all"
+        bias, activation = ("bias" if p.bias else ""), p.activation
+        epilogue = f", with {', '.join(filter(None, (bias, activation)))}" if bias or activation else ""
+        return f"{p.dtype} product of {p.batch} groups, {rows}, n {p.n}, k {p.k}{epilogue}"
+
+    @property
+    def groups(self) -> int:
+        return self.product.batch
+
+    def most_tiles(self, bm: int, bn: int) -> int:
+        """Return the most tiles of bm x bn outputs that groups of any sizes have."""
+        p = self.product
+        down = self.groups * ceil_div(p.m, bm) if self.masked else ceil_div(p.m, bm) + min(self.groups, p.m)
+        return down * ceil_div(p.n, bn)
+
+
+# Layout of the operands -----------------------------------------------------------------------------------------------
+
+
+def _packed(product: GemmProblem) -> tuple[GemmProblem, gemm_packed.Packing]:
+    """Return the product of operands that consist of 16-byte pieces, and the copies to scratch memory that it needs."""
+    packing = gemm_packed.packing_of(product, along_k=True, keep=True)
+    return packing.applied(product), packing
+
+
+def layout_of(product: GemmProblem) -> Layout | str:
+    """Return the layout of the arrays for tensor copies, or the reason why it is unsupported. In the contiguous form
+    the output is one matrix."""
+    layout = gemm_hopper_tiles.layout_of(product)
+    if isinstance(layout, str):
+        return layout
+    if layout.gathers or not layout.a.along_k:
+        return "tensor copies need 16-byte aligned rows of A and B"
+    of_output = gemm_hopper_tiles.layout_of(product if product.d.batch else replace(product, batch=1))
+    assert isinstance(of_output, Layout)
+    return replace(layout, tensor=of_output.tensor and not of_output.by_columns, by_columns=of_output.by_columns)
+
+
+def _sizes(problem: GroupedProblem) -> tuple[Any, ...]:
+    """Return the arguments of the groups' sizes."""
+    return IN[2], problem.step, problem.groups, problem.masked
+
+
+def _output(product: GemmProblem) -> tuple[Any, ...]:
+    return OUT, product.d.row, product.d.col, product.d.batch, product.m, product.n, product.k
+
+
+def _bias(product: GemmProblem) -> tuple[Any, ...]:
+    """Return the arguments of the bias. An array that is not read replaces a missing one."""
+    bias = product.bias
+    return (bias.slot, bias.col, bias.batch) if bias else (OUT, 0, 0)
+
+
+def _types(product: GemmProblem) -> tuple[str, str, str]:
+    """Return the template arguments for the types of the operands, the output and the bias."""
+    return CPP[product.dtype], CPP[product.result], CPP[product.bias_dtype or product.result]
+
+
+def _epilogue(product: GemmProblem) -> tuple[str, str]:
+    return ACTIVATIONS[product.activation], cpp_bool(product.bias is not None)
+
+
+def _with_packing(launch: Launch, product: GemmProblem, packing: gemm_packed.Packing) -> tuple[Launch, ...]:
+    """Return the launch of the product after that of the copies it needs."""
+    return (*gemm_packed.pack_launches(packing, product), replace(launch, scratch=_ITEM * packing.end))
+
+
+# Launches -------------------------------------------------------------------------------------------------------------
+
+
+@variant("gemm_grouped/01_mma.cu", since="sm_80")
+def grouped_mma(problem: GroupedProblem) -> tuple[Launch, ...] | str:
+    """mma.sync on 128x128 tiles of all groups; unaligned operands copied to aligned scratch memory"""
+    tile = gemm_half.ONE_STAGE
+    tiles = problem.most_tiles(tile.bm, tile.bn)
+    p, packing = _packed(problem.product)
+    if tiles > _MOST or p.k > _MOST:
+        return f"at most {_MOST} tiles of {tile.bm}x{tile.bn}, and k up to that number, supported"
+    of_b = p.b.turned
+    copied = any(each.index == 1 for each in packing.packed)
+    along_k = of_b.col == 1 if copied else of_b.pieces(of_b.col, of_b.row, p.k, p.batch, _ITEM)
+    shape = map(str, (tile.bm, tile.bn, tile.wm, tile.wn))
+    d, item = p.d, memory.as_dtype(p.result).itemsize
+    wide = p.n % 8 == 0 and d.pieces(d.col, d.row, p.n, p.batch, item)
+    of_a = (p.a.slot, p.a.row, p.a.batch)
+    args = (*of_a, p.b.slot, p.b.row, p.b.col, p.b.batch, *_sizes(problem), *_output(p), problem.alpha, *_bias(p))
+    launch = Launch(
+        min(tiles, p.sms),
+        tile.threads,
+        (*args, int(wide)),
+        2 * tile.shared + _LISTS * (problem.groups + 1),
+        f"grouped_mma<{', '.join((*_types(p), *shape, cpp_bool(along_k), *_epilogue(p)))}>",
+    )
+    return _with_packing(launch, problem.product, packing)
+
+
+def best_tile(problem: GroupedProblem, layout: Layout) -> Tile:
+    """Return the fastest tile for the columns of one row of tiles, of those of 12_tiles.cu that two warpgroups compute
+    in turns. A step of 64 k takes as long as its columns and _FIXED more. If B is not contiguous along k, its columns
+    are loaded in panels of 64, which should not belong to two tiles."""
+    turns = [tile for tile in TILE_TABLE if tile.turns and tile.shares == 1 and tile.bm == 128]
+    fits = [tile for tile in turns if layout.b.along_k or tile.bn % 64 == 0]
+    return min(fits, key=lambda tile: ceil_div(problem.product.n, tile.bn) * (tile.bn + _FIXED))
+
+
+# Measured on an H200: 0.37 us per step with 128 columns, 0.5 us with 192.
+_FIXED = 54
+
+
+@variant(GROUPED, since="sm_90a")
+def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
+    """wgmma: tiles of all groups in turns, stores behind products; operands as for grouped_mma"""
+    p, packing = problem.product, gemm_packed.Packing(problem.product.a, problem.product.b, (), 0)
+    layout = layout_of(p)
+    if isinstance(layout, str) and p.k:
+        p, packing = _packed(p)
+        layout = layout_of(p)
+    if isinstance(layout, str):
+        return layout
+    tile = best_tile(problem, layout)
+    tiles = problem.most_tiles(tile.bm, tile.bn)
+    shared = tile.shared(layout) + _LISTS * (problem.groups + 1)
+    if tiles > _MOST:
+        return f"at most {_MOST} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
+    if shared > p.shared:
+        return f"the tiles and lists need {shared} bytes of shared memory per block, the device has {p.shared}"
+    item = memory.as_dtype(p.result).itemsize
+    of_output = p if p.d.batch else replace(p, batch=1)
+    maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
+    # a map that is not read replaces that of an output which lanes store
+    unread = TensorMapSlot(p.a.slot, box=8, dims=1, strides=_ITEM)
+    maps.append(tile.output_map(of_output, layout, item) if layout.tensor else unread)
+    each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
+    vector = 0 if layout.by_columns else gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
+    shape = f"Shape<{tile.bn}, {tile.stages}, {tile.buffers}, {tile.batch}, {tile.band}>"
+    flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
+    launch = Launch(
+        min(tiles, p.sms),
+        384,
+        (*maps, *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
+        shared,
+        f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
+        source=GROUPED,
+    )
+    return _with_packing(launch, problem.product, packing)
+
+
+# The problem ----------------------------------------------------------------------------------------------------------
+
+
+def problem(
+    inputs: Sequence[Any],
+    output: Any,
+    alpha: float = 1.0,
+    activation: str = "",
+    dtype: Any = None,
+    masked: bool = False,
+) -> GroupedProblem:
+    """Return the problem of A, B, the offsets or the numbers of rows, and an optional bias. Raise ValueError for
+    unsupported arrays."""
+    a, b, sizes, *rest = inputs
+    kind = a.dtype
+    if kind.name not in DTYPES or b.dtype != kind:
+        raise ValueError(f"{_WHAT} takes a and b of one dtype, {' or '.join(DTYPES)}; got a {kind} and b {b.dtype}")
+    if output.dtype not in (kind, np.float32):
+        raise ValueError(f"{_WHAT} of {kind} takes an output of {kind} or float32, got {output.dtype}")
+    if dtype is not None and output.dtype != memory.as_dtype(dtype):
+        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
+    shape = output_shape(a.shape, b.shape)
+    if tuple(output.shape) != shape:
+        raise ValueError(f"a {tuple(a.shape)} times b {tuple(b.shape)} has shape {shape}, out has {output.shape}")
+    groups, k, n = b.shape
+    is_masked = len(a.shape) == 3
+    name, count = ("rows", groups) if is_masked else ("offsets", groups + 1)
+    if sizes.dtype != np.int32 or tuple(sizes.shape) != (count,):
+        raise ValueError(
+            f"{_WHAT} of {groups} groups takes {name} of int32 and shape ({count},), got {sizes.dtype} "
+            f"{tuple(sizes.shape)}: convert them first"
+        )
+    if not 1 <= groups <= MOST_GROUPS:
+        raise ValueError(f"{_WHAT} takes 1 to {MOST_GROUPS} groups, got {groups}: split them into several calls")
+    if max(*a.shape, *b.shape) > _MOST:
+        raise ValueError(f"{_WHAT} takes extents up to {_MOST}, got a {tuple(a.shape)} and b {tuple(b.shape)}")
+    if k > 1 and a.size and a.strides_elements[-1] != 1:
+        raise ValueError(
+            f"{_WHAT} takes an a whose last axis is contiguous, got a stride of {a.strides_elements[-1]} elements "
+            "there: copy it first"
+        )
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, filter(None, ACTIVATIONS)))
+        meant = hint(str(activation), ACTIVATIONS)
+        raise ValueError(f"activation must be None or one of {known}, got {activation!r}{meant}")
+    bias = rest[0] if rest else None
+    if bias is not None and (bias.dtype not in (kind, np.float32) or tuple(bias.shape) != (groups, n)):
+        raise ValueError(
+            f"{_WHAT} of {kind} takes a bias of {kind} or float32 and shape ({groups}, {n}), a number per group and "
+            f"column; got {bias.dtype} {tuple(bias.shape)}"
+        )
+    also = (("bias", bias),) if bias is not None else ()
+    checks.expect_output(_WHAT, output, separate=(("a", a), ("b", b), (name, sizes), *also))
+    context = output.context
+    m = a.shape[-2]
+    of_a, of_b, of_d = _operand(a, IN[0]), _operand(b, IN[1]), _operand(output, OUT)
+    product = GemmProblem(
+        m, n, k, groups, replace(of_a, col=1), of_b, of_d, of_d, 1.0, 0.0, kind.name, output.dtype.name,
+        sms=int(context.attribute("MULTIPROCESSOR_COUNT")),
+        shared=int(context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")),
+        bias=None if bias is None else _bias_operand(bias),
+        bias_dtype="" if bias is None else bias.dtype.name,
+        activation=activation,
+    )  # fmt: skip
+    return GroupedProblem(product, is_masked, int(sizes.strides_elements[0]), float(alpha))
+
+
+def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Return the output's shape. Raise ValueError if the operands' shapes do not match."""
+    if len(a) not in (2, 3) or len(b) != 3 or a[-1] != b[1] or (len(a) == 3 and a[0] != b[0]):
+        raise ValueError(
+            f"{_WHAT} takes a (rows, k) or (groups, most rows, k) and b (groups, k, n), got a {tuple(a)} and b "
+            f"{tuple(b)}"
+        )
+    return (*a[:-1], b[2])
+
+
+def _operand(array: Any, slot: Any) -> Operand:
+    *batch, row, col = array.strides_elements
+    return Operand(row, col, batch[0] if batch else 0, alignment(array), slot)
+
+
+def _bias_operand(bias: Any) -> Operand:
+    batch, col = bias.strides_elements
+    return Operand(0, col, batch, alignment(bias), IN[3])
+
+
+# On the host ----------------------------------------------------------------------------------------------------------
+
+
+def make_inputs(
+    shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, masked: bool = False, **options: Any
+) -> tuple[np.ndarray, ...]:
+    """Return normal numbers for A and B of a shape (groups, rows in all, n, k), and the offsets of groups whose sizes
+    are drawn: each row is in a random group, and popular groups have several times as many rows as others. masked:
+    groups of equal sizes, in the masked form. Raise ValueError for other shapes."""
+    if len(shape) != 4 or not shape[0]:
+        raise ValueError("the shape of a grouped product is GROUPSxROWSxNxK, with at least one group")
+    groups, rows, n, k = shape
+    of_a = (groups, rows // groups, k) if masked else (rows, k)
+    a, b = (rng.standard_normal(each, dtype=np.float32).astype(dtype, copy=False) for each in (of_a, (groups, k, n)))
+    if masked:
+        return a, b, np.full(groups, rows // groups, np.int32)
+    sizes = rng.multinomial(rows, rng.dirichlet(np.full(groups, 4.0)))
+    return a, b, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+
+
+def pieces(a: Any, sizes: Any) -> Iterator[tuple[int, Any]]:
+    """Yield each group and the index of its rows, as the kernels read the sizes: out of bounds or decreasing ones are
+    the nearest that are not."""
+    if a.ndim == 3:
+        yield from ((group, (group, slice(0, int(size)))) for group, size in enumerate(np.clip(sizes, 0, a.shape[1])))
+        return
+    offsets = np.maximum.accumulate(np.clip(sizes, 0, len(a)))
+    yield from ((group, slice(int(offsets[group]), int(offsets[group + 1]))) for group in range(len(offsets) - 1))
+
+
+def reference(
+    a: Any,
+    b: Any,
+    sizes: Any,
+    bias: Any = None,
+    *,
+    alpha: float = 1.0,
+    activation: str = "",
+    dtype: Any = None,
+    masked: bool = False,
+) -> Any:
+    """Return activation(alpha * A @ B + bias) per group. The other rows are NaN: they keep the value that the output
+    had, which is NaN in tests and benches."""
+    out = np.full(output_shape(a.shape, b.shape), np.nan, np.result_type(a, b))
+    for group, place in pieces(a, sizes):
+        product = a.dtype.type(alpha) * np.matmul(a[place], b[group])
+        out[place] = gemm_epilogue.applied(product, None if bias is None else bias[group], activation=activation)
+    return out
+
+
+def rounding(
+    exact: Any,
+    a: Any,
+    b: Any,
+    sizes: Any,
+    bias: Any = None,
+    *,
+    alpha: float = 1.0,
+    activation: str = "",
+    dtype: Any = None,
+    masked: bool = False,
+) -> Any:
+    """Return the rounding error of sums on tensor cores and of their epilogues, per element."""
+    error = np.zeros(exact.shape)
+    for group, place in pieces(a, sizes):
+        added, name = ((), "") if bias is None else ((bias[group],), "bias")
+        error[place] = gemm_half.rounding(
+            exact[place], a[place], b[group], *added, alpha=alpha, added=name, activation=activation
+        )
+    return error
+
+
+def baseline(a: Any, b: Any, sizes: Any, bias: Any = None, dtype: Any = None, **options: Any) -> Any:
+    """Return numpy's products in float32; numpy has no fast product of 16-bit numbers."""
+    of_a, of_b, of_bias = (x if x is None else x.astype(np.float32) for x in (a, b, bias))
+    return reference(of_a, of_b, sizes, of_bias, **options).astype(_result(a, dtype))
+
+
+def _result(a: Any, dtype: Any) -> np.dtype[Any]:
+    """Return the dtype of the output: `dtype`, or the operands' if it is None."""
+    return memory.as_dtype(a.dtype if dtype is None else dtype)
+
+
+# The family -----------------------------------------------------------------------------------------------------------
+
+
+def choose(problem: GroupedProblem, arch: str) -> str:
+    """Return the variant for "auto"."""
+    fits = arch == "sm_90a" and problem.product.k and not isinstance(grouped.answer(problem), str)
+    return "grouped" if fits else "grouped_mma"
+
+
+def _traffic(problem: GroupedProblem) -> int:
+    """Return the bytes of all rows: their number per group is only known on the device."""
+    p = problem.product
+    rows = p.m * (p.batch if problem.masked else 1)
+    item = memory.as_dtype(p.result).itemsize
+    return _ITEM * (rows * p.k + p.batch * p.k * p.n) + item * rows * p.n
+
+
+def _flops(problem: GroupedProblem) -> int:
+    """Return the operations if every row is in a group."""
+    p = problem.product
+    return 2 * p.m * (p.batch if problem.masked else 1) * p.n * p.k
+
+
+def call(inputs: Sequence[Any], out: Any, variant: str, stream: Any, **options: Any) -> Callable[[], Any]:
+    """Return a user's call of `gemm_grouped`."""
+    a, b, sizes, *bias = inputs
+    form = {"rows" if len(a.shape) == 3 else "offsets": sizes, "bias": bias[0] if bias else None}
+    given = {name: value for name, value in options.items() if name != "masked"}
+    return lambda: gemm_grouped(a, b, out, variant=variant, stream=stream, **form, **given)
+
+
+FAMILY: Family[GroupedProblem] = Family(
+    name="gemm_grouped",
+    reference=reference,
+    variants=(grouped_mma, grouped),
+    inputs=make_inputs,
+    outputs=lambda a, b, sizes, *bias, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
+    problem=problem,
+    rounding=rounding,
+    baseline=baseline,
+    traffic=_traffic,
+    flops=_flops,
+    choose=choose,
+    shapes={
+        "gpu": ((8, 16384, 4096, 4096), (64, 16384, 2048, 7168), (256, 4096, 2048, 7168)),
+        "gpu once": ((8, 16384, 4096, 4096),),
+        "sim": ((3, 150, 72, 64), (5, 40, 40, 33)),
+        "sim sweep": ((3, 150, 72, 64), (4, 300, 200, 80)),
+        "sweep": (
+            (8, 8192, 14336, 4096), (8, 8192, 4096, 14336), (8, 512, 14336, 4096), (64, 65536, 2048, 7168),
+            (64, 65536, 7168, 2048), (128, 8192, 1536, 4096), (256, 32768, 4096, 7168), (8, 16384, 4095, 4097),
+        ),
+    },
+    dtypes=("bfloat16", "float16"),
+    modes={"": {}, "masked": {"masked": True}},
+    scalars={"alpha": Scalar("alpha", float)},
+    problems="cudakit.testing.gemm_grouped:gemm_grouped_cases",
+)  # fmt: skip
+FAMILY.call = call
+
+
+def gemm_grouped(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    offsets: Any = None,
+    rows: Any = None,
+    alpha: float = 1.0,
+    bias: Any = None,
+    activation: str | None = None,
+    dtype: Any = None,
+    variant: str = "auto",
+    stream: Any = None,
+) -> Any:
+    """Return activation(alpha * a_g @ b[g] + bias[g]) for each group g of rows of `a`, for arrays of cudakit, torch or
+    CuPy: a grouped GEMM, as in mixture-of-experts layers.
+
+    Does not wait for the device, and does not read the groups' sizes on the host. Operands are float16 or bfloat16;
+    sums are fp32, rounded once to the output's dtype. Pass exactly one of `offsets` and `rows`.
+
+    Rows of the output that are in no group keep their values; in a new output they are undefined. No size reads or
+    writes outside of the arrays: an offset or a number of rows below 0 or above the number of rows counts as this
+    bound, and an offset below an earlier one as the largest earlier one.
+
+    Rows of `a` in no group may be read, but do not influence a result. The simulated device reports such a read if the
+    rows were never written: fill them first.
+
+    Args:
+        a: Shape (rows, k) with `offsets`, or (groups, most rows, k) with `rows`. The last axis is contiguous.
+        b: Shape (groups, k, n), any strides; at most 1024 groups.
+        out: The output, of shape (rows, n) or (groups, most rows, n), separate from the inputs. By default a new array.
+        offsets: Shape (groups + 1,), int32, on the device. Group g is rows offsets[g] to offsets[g + 1] - 1 of `a` and
+            `out`. Groups may be empty and need no alignment.
+        rows: Shape (groups,), int32, on the device. Group g is the first rows[g] rows of a[g] and out[g].
+        alpha: The factor on the products.
+        bias: Shape (groups, n), added to each row of a group. Its dtype is the operands' or float32.
+        activation: None, "relu", "gelu", "gelu_tanh" or "silu", as for `gemm`.
+        dtype: The dtype of a new output: the operands' (default), or "float32".
+        variant: The name of a variant, or "auto". On sm_90a, "grouped" is the fastest; "grouped_mma" runs on sm_80 and
+            later. Operands that are not 16-byte aligned are first copied to aligned scratch memory.
+        stream: By default the device's default stream, or the current stream of torch or CuPy.
+
+    Returns:
+        The result, an array of the inputs' library.
+
+    Raises:
+        ValueError: If the arrays are not supported, or not exactly one of `offsets` and `rows` is passed.
+        UnsupportedVariant: If the variant does not support the arrays.
+    """
+    if (offsets is None) == (rows is None):
+        raise ValueError(
+            f"{_WHAT} takes offsets, for a of shape (rows, k), or rows, for a of shape (groups, most rows, k); "
+            f"got {'neither' if rows is None else 'both'}"
+        )
+    name, axes = ("offsets", 2) if rows is None else ("rows", 3)
+    if len(a.shape) != axes:
+        raise ValueError(f"{_WHAT} with {name} takes an a with {axes} axes, got shape {tuple(a.shape)}")
+    sizes = offsets if rows is None else rows
+    inputs = (a, b, sizes) if bias is None else (a, b, sizes, bias)
+    return apply(FAMILY, inputs, out, variant, stream, {"alpha": alpha, "activation": activation or "", "dtype": dtype})
