@@ -20,9 +20,12 @@ FOLDERS = {
     "gemm": ("tests/ops/test_gemm.py",),
     "gemm_grouped": ("tests/ops/test_gemm_grouped.py",),
     "gemm_half": (
-        "tests/ops/test_gemm_half.py", "tests/ops/test_gemm_epilogue.py", "tests/ops/test_gemm_hopper.py",
-        "tests/ops/test_gemm_half_ladder.py", "tests/ops/test_gemm_half_gemv.py",
-    ),  # fmt: skip
+        "tests/ops/test_gemm_half.py",
+        "tests/ops/test_gemm_epilogue.py",
+        "tests/ops/test_gemm_hopper.py",
+        "tests/ops/test_gemm_half_ladder.py",
+        "tests/ops/test_gemm_half_gemv.py",
+    ),
     "matrix_add": ("tests/ops/test_elementwise.py",),
     "random": ("tests/ops/test_random.py",),
     "reduce": ("tests/ops/test_reduce.py",),
