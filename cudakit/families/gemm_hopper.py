@@ -108,7 +108,8 @@ def best_tile(p: GemmProblem) -> Choice | str:
         Choice(turned, tile, us(tile, side, layout))
         for turned, side, layout in sides(p)
         for tile in TILE_TABLE
-        if tile.fits(side, layout)
+        # if all rows are whole lines of L2, sharing them costs more than it saves
+        if tile.fits(side, layout) and not (tile.shares > 1 and layout.a.whole and layout.b.whole)
     ]
     return min(choices, key=lambda choice: choice.us) if choices else _reason(p)
 

@@ -42,18 +42,20 @@ class Side:
 
 
 def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
-    """Return how the kernels read an operand, whose rows are its lines; None if neither axis is contiguous."""
-    if of.col == 1 or depth == 1:
-        along_k, step, extent, rows = True, of.row, depth, lines
-    elif of.row == 1 or lines == 1:
-        along_k, step, extent, rows = False, of.col, lines, depth
-    else:
-        return None
+    """Return how the kernels read an operand, whose rows are its lines; None if neither axis is contiguous. If both
+    are, because one has a single element, the axis is chosen that tensor copies can read."""
+    sides = []
     width = 16 // ITEM
-    whole = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
-    whole = whole and (batches == 1 or not of.batch or (of.batch % width == 0 and of.batch > 0))
-    tensor = whole and (of.col if along_k else of.row) == 1
-    return Side(along_k, tensor, tensor and step * ITEM % 128 == 0)
+    batched = batches > 1 and of.batch != 0
+    for along_k, stride, step, extent, rows in (
+        (True, of.col, of.row, depth, lines),
+        (False, of.row, of.col, lines, depth),
+    ):
+        if stride == 1 or extent == 1:
+            whole = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
+            tensor = whole and stride == 1 and not (batched and (of.batch % width or of.batch < 0))
+            sides.append(Side(along_k, tensor, tensor and step * ITEM % 128 == 0))
+    return next((side for side in sides if side.tensor), sides[0] if sides else None)
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,7 @@ class Tile:
             return False
         if not layout.b.along_k and self.bn % 64:
             return False  # rows of the last panel would belong to two tiles
-        # if all rows are whole lines of L2, sharing them costs more than it saves
-        return self.shares == 1 or (p.sms >= self.shares and not (layout.a.whole and layout.b.whole))
+        return p.sms >= self.shares
 
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:
         """Return the launch for a problem that it fits."""

@@ -12,8 +12,8 @@
 //
 // Blocks can share the loads of B in clusters. That pays only if rows of the operands are not whole lines of L2.
 //
-// Bottleneck: power. Products alone, without copies, reach 930 TFLOP/s on an H200 at its limit of 700 W. Copies to the
-// ring take a third as much power as the products, and the clock falls to 1.5 GHz of 1.98.
+// Bottleneck: power. Products alone, without copies, reach 930 TFLOP/s on an H200 at its limit of 700 W. With the
+// copies to the ring, the same power allows a clock of only 1.5 GHz of 1.98.
 #include "warpgroup_tile.cuh"
 
 // BM x BN: a tile. GROUPS: consumers. SHARES: blocks of a cluster; their tiles are one above the other, and each loads

@@ -222,8 +222,8 @@ struct Place {
 
 // --- The output ----------------------------------------------------------------------------------------------------
 
-// The output of a batch, for stores that are not tensor stores. vector: the contiguous axis (columns, or rows for the
-// layout COLUMNS of Store) consists of aligned vectors of VECTOR elements.
+// The output of a batch, for stores that are not tensor stores. vector: its contiguous axis consists of aligned
+// vectors; for Store, of kVector elements.
 template <class R>
 struct Output {
     R* first;

@@ -513,7 +513,8 @@ __global__ void __launch_bounds__(256) filled_ahead(const Element* a, const Elem
         put_sums(y, sums);
     }
 }
-// Each block of a cluster multiplies tiles of its own, ordered by its own barriers. `unfenced`: the block whose thread 37 executes no fence
+// Each block of a cluster multiplies tiles of its own, ordered by its own barriers. `unfenced`: the block whose
+// thread 37 executes no fence
 __global__ void __cluster_dims__(2) __launch_bounds__(128) beside(const Element* a, const Element* b, float* y,
                                                                  int unfenced) {
     __shared__ alignas(1024) Element tile[kTile], columns[kColumns * 64];
