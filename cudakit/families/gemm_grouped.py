@@ -174,7 +174,7 @@ _FIXED = 54
 
 @variant(GROUPED, since="sm_90a")
 def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
-    """wgmma: tiles of all groups in turns, stores behind products; operands as for grouped_mma"""
+    """wgmma: tiles of all groups in turns, stores during products; operands as for grouped_mma"""
     p, packing = problem.product, gemm_packed.Packing(problem.product.a, problem.product.b, (), 0)
     layout = layout_of(p)
     if isinstance(layout, str) and p.k:

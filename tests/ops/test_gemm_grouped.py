@@ -253,7 +253,7 @@ def test_sizes_and_alpha_of_each_call_are_used(supported: cudakit.Device, name: 
 
 
 def test_a_graph_reads_new_sizes(device: cudakit.Device) -> None:
-    """Nothing waits for the device, so a capture works, and each replay has other groups."""
+    """The call does not wait for the device, so a capture works, and each replay has other groups."""
     a, b = whole(40, 16), whole(2, 16, 8, seed=2)
     of_a, of_b, offsets = device.array(a), device.array(b), device.array(np.array([0, 10, 40], np.int32))
     out, stream = device.zeros((40, 8), np.float32), device.stream()
