@@ -251,13 +251,15 @@ struct Store {
         char* chunk, const float (&sums)[COUNT], int j, const E& finish, int m0, int n0, int m, int n) {
         const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
+        const int left_rows = m - m0 - row, left_cols = n - n0 - j * kCols - lane % 4 * 2;
+        const E part = finish.from(m0 + row, n0 + j * kCols + lane % 4 * 2);
 #pragma unroll
         for (int i = 0; i < kCols / 16; ++i) {
             float values[8];
 #pragma unroll
             for (int v = 0; v < 8; ++v)
-                values[v] = finished(finish, sums[j * kCols / 2 + i * 8 + v], m0 + row + v / 2 % 2 * 8,
-                    n0 + j * kCols + i * 16 + v / 4 * 8 + lane % 4 * 2 + v % 2, m, n);
+                values[v] = finished(part, sums[j * kCols / 2 + i * 8 + v], v / 2 % 2 * 8, i * 16 + v / 4 * 8 + v % 2,
+                    left_rows, left_cols);
             if constexpr (!kWide) {
                 const unsigned packed[4] = {pack<R>(values[0], values[1]), pack<R>(values[2], values[3]),
                     pack<R>(values[4], values[5]), pack<R>(values[6], values[7])};
@@ -348,9 +350,10 @@ struct Store {
         }
     }
 
+    // The output from a sum. m, n: rows and columns inside the output, counted like row and col.
     static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
         if constexpr (E::kReads) {
-            if (row >= m || col >= n) return 0.0f;  // nothing may be read there
+            if (row >= m || col >= n) return 0.0f;  // no array may be read there
         }
         return finish.at(sum, row, col);
     }
