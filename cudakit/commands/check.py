@@ -111,13 +111,17 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace, target: Target, outcome: Outcome, out: IO[str]) -> None:
-    """Compile all files for all architectures, and run them if they compile."""
+    """Compile all files for all architectures that their variants support, and run them if they compile."""
     if not arguments.arch:
         outcome.nothing_checked = files.NO_ARCHITECTURE
         return
     for source in target.sources:
         launches = files.launches_of(source.pairs)
         for arch in arguments.arch:
+            refusals = [variant.arch_refusal(arch) for _, variant in source.pairs]
+            if refusals and all(refusals):
+                print(f"{source.path} for {arch}: not compiled, {refusals[0]}", file=out)
+                continue
             for macros in dict.fromkeys(tuple(dict(launch.defines).items()) for launch in launches) or [()]:
                 own = [launch for launch in launches if tuple(dict(launch.defines).items()) == macros]
                 compiled = needs.compile_for(arguments, source.path, arch, own, macros, outcome, out)

@@ -200,6 +200,15 @@ def test_check_runs_a_declared_kernel_on_the_simulated_device(capsys):
     assert "softmax/tree_reduce on Simulated H200 (sm_90a): 3 problems, 3 runs" in out
 
 
+def test_check_leaves_out_architectures_that_no_variant_of_a_file_supports(capsys):
+    status, out, _ = run(capsys, "check", "gemm_half/05_wgmma.cu", "--examples", "3")
+    assert status == 0
+    assert re.search(r"05_wgmma\.cu for sm_80: not compiled, needs sm_90a itself", out)
+    assert "gemm_half/wgmma on Simulated H200 (sm_90a): 3 problems, 3 runs" in out
+    status, _, err = run(capsys, "check", "gemm_half/05_wgmma.cu", "--examples", "3", "--arch", "sm_80")
+    assert status != 0, err
+
+
 def test_a_source_that_is_not_utf_8_is_refused_by_name(capsys, sim, tmp_path):
     source = tmp_path / "latin.cu"
     source.write_bytes(GOOD.encode() + "// \u00e9\n".encode("latin-1"))
