@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_tiles, gemm_packed
-from cudakit.families.gemm_half import DTYPES
+from cudakit.families.gemm_half import DTYPES, result_dtype
 from cudakit.families.gemm_hopper import TILE_TABLE
 from cudakit.families.gemm_hopper_tiles import Layout, Tile
-from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem, Operand
+from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem, Operand, expect_activation, operand_of
 from cudakit.family import (
     CPP,
     IN,
@@ -40,7 +40,6 @@ from cudakit.family import (
     variant,
 )
 from cudakit.memory import array as memory
-from cudakit.names import hint
 
 GROUPED = "gemm_grouped/02_tiles.cu"
 MOST_GROUPS = 1024
@@ -192,9 +191,7 @@ def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
     item = memory.as_dtype(p.result).itemsize
     of_output = p if p.d.batch else replace(p, batch=1)
     maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
-    # a map that is not read replaces that of an output which lanes store
-    unread = TensorMapSlot(p.a.slot, box=8, dims=1, strides=_ITEM)
-    maps.append(tile.output_map(of_output, layout, item) if layout.tensor else unread)
+    maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
     each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
     vector = 0 if layout.by_columns else gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
     shape = f"Shape<{tile.bn}, {tile.stages}, {tile.buffers}, {tile.batch}, {tile.band}>"
@@ -202,7 +199,7 @@ def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
     launch = Launch(
         min(tiles, p.sms),
         384,
-        (*maps, *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
+        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
         shared,
         f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
         source=GROUPED,
@@ -227,10 +224,7 @@ def problem(
     kind = a.dtype
     if kind.name not in DTYPES or b.dtype != kind:
         raise ValueError(f"{_WHAT} takes a and b of one dtype, {' or '.join(DTYPES)}; got a {kind} and b {b.dtype}")
-    if output.dtype not in (kind, np.float32):
-        raise ValueError(f"{_WHAT} of {kind} takes an output of {kind} or float32, got {output.dtype}")
-    if dtype is not None and output.dtype != memory.as_dtype(dtype):
-        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
+    gemm_half.expect_output_dtype(_WHAT, kind, output, dtype)
     shape = output_shape(a.shape, b.shape)
     if tuple(output.shape) != shape:
         raise ValueError(f"a {tuple(a.shape)} times b {tuple(b.shape)} has shape {shape}, out has {output.shape}")
@@ -251,10 +245,7 @@ def problem(
             f"{_WHAT} takes an a whose last axis is contiguous, got a stride of {a.strides_elements[-1]} elements "
             "there: copy it first"
         )
-    if activation not in ACTIVATIONS:
-        known = ", ".join(map(repr, filter(None, ACTIVATIONS)))
-        meant = hint(str(activation), ACTIVATIONS)
-        raise ValueError(f"activation must be None or one of {known}, got {activation!r}{meant}")
+    expect_activation(activation)
     bias = rest[0] if rest else None
     if bias is not None and (bias.dtype not in (kind, np.float32) or tuple(bias.shape) != (groups, n)):
         raise ValueError(
@@ -265,7 +256,7 @@ def problem(
     checks.expect_output(_WHAT, output, separate=(("a", a), ("b", b), (name, sizes), *also))
     context = output.context
     m = a.shape[-2]
-    of_a, of_b, of_d = _operand(a, IN[0]), _operand(b, IN[1]), _operand(output, OUT)
+    of_a, of_b, of_d = operand_of(a, IN[0]), operand_of(b, IN[1]), operand_of(output, OUT)
     product = GemmProblem(
         m, n, k, groups, replace(of_a, col=1), of_b, of_d, of_d, 1.0, 0.0, kind.name, output.dtype.name,
         sms=int(context.attribute("MULTIPROCESSOR_COUNT")),
@@ -285,11 +276,6 @@ def output_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
             f"{tuple(b)}"
         )
     return (*a[:-1], b[2])
-
-
-def _operand(array: Any, slot: Any) -> Operand:
-    *batch, row, col = array.strides_elements
-    return Operand(row, col, batch[0] if batch else 0, alignment(array), slot)
 
 
 def _bias_operand(bias: Any) -> Operand:
@@ -372,12 +358,7 @@ def rounding(
 def baseline(a: Any, b: Any, sizes: Any, bias: Any = None, dtype: Any = None, **options: Any) -> Any:
     """Return numpy's products in float32; numpy has no fast product of 16-bit numbers."""
     of_a, of_b, of_bias = (x if x is None else x.astype(np.float32) for x in (a, b, bias))
-    return reference(of_a, of_b, sizes, of_bias, **options).astype(_result(a, dtype))
-
-
-def _result(a: Any, dtype: Any) -> np.dtype[Any]:
-    """Return the dtype of the output: `dtype`, or the operands' if it is None."""
-    return memory.as_dtype(a.dtype if dtype is None else dtype)
+    return reference(of_a, of_b, sizes, of_bias, **options).astype(result_dtype(a, dtype))
 
 
 # The family -----------------------------------------------------------------------------------------------------------
@@ -416,7 +397,7 @@ FAMILY: Family[GroupedProblem] = Family(
     reference=reference,
     variants=(grouped_mma, grouped),
     inputs=make_inputs,
-    outputs=lambda a, b, sizes, *bias, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
+    outputs=lambda a, b, sizes, *bias, dtype=None, **options: (output_shape(a.shape, b.shape), result_dtype(a, dtype)),
     problem=problem,
     rounding=rounding,
     baseline=baseline,

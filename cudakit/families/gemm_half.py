@@ -224,9 +224,18 @@ def packed(problem: GemmProblem) -> tuple[Launch, ...] | str:
 # The family -----------------------------------------------------------------------------------------------------------
 
 
-def _result(a: Any, dtype: Any) -> np.dtype[Any]:
+def result_dtype(a: Any, dtype: Any) -> np.dtype[Any]:
     """Return the dtype of the output: `dtype`, or the operands' if it is None."""
     return memory.as_dtype(a.dtype if dtype is None else dtype)
+
+
+def expect_output_dtype(what: str, kind: Any, output: Any, dtype: Any) -> None:
+    """Raise ValueError unless the output is of the operands' dtype `kind` or float32, and of `dtype` if that is
+    given."""
+    if output.dtype not in (kind, np.float32):
+        raise ValueError(f"{what} of {kind} takes an output of {kind} or float32, got {output.dtype}")
+    if dtype is not None and output.dtype != memory.as_dtype(dtype):
+        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
 
 
 def problem(
@@ -244,10 +253,7 @@ def problem(
     kind = inputs[0].dtype
     if kind.name not in DTYPES:
         raise ValueError(f"a product on tensor cores takes {' or '.join(DTYPES)}, A is {kind}")
-    if output.dtype not in (kind, np.float32):
-        raise ValueError(f"a product of {kind} takes an output of {kind} or float32, got {output.dtype}")
-    if dtype is not None and output.dtype != memory.as_dtype(dtype):
-        raise ValueError(f"dtype={dtype} differs from the output's dtype {output.dtype}: pass only one of the two")
+    expect_output_dtype("a product", kind, output, dtype)
     return any_problem(inputs, output, alpha, beta, added=added, activation=activation, scale=scale)
 
 
@@ -312,17 +318,16 @@ def rounding(
 
 def baseline(a: Any, b: Any, *rest: Any, dtype: Any = None, **options: Any) -> Any:
     """Return numpy's product in float32; numpy has no fast product of 16-bit numbers."""
-    return reference(*(x.astype(np.float32) for x in (a, b, *rest)), **options).astype(_result(a, dtype))
+    return reference(*(x.astype(np.float32) for x in (a, b, *rest)), **options).astype(result_dtype(a, dtype))
 
 
 def choose(problem: GemmProblem, arch: str) -> str:
     """Return the variant for "auto"."""
-    if problem.empty or not problem.k:
-        return "pipelined" if isinstance(_along_k(_oriented(problem)), tuple) else "packed"
-    if prefers_gemv(problem):
-        return best_gemv(problem, arch)
-    if arch == "sm_90a" and (name := gemm_hopper.choose(problem)):
-        return name
+    if not problem.empty and problem.k:
+        if prefers_gemv(problem):
+            return best_gemv(problem, arch)
+        if arch == "sm_90a" and (name := gemm_hopper.choose(problem)):
+            return name
     return "pipelined" if isinstance(_along_k(_oriented(problem)), tuple) else "packed"
 
 
@@ -345,7 +350,7 @@ FAMILY: Family[GemmProblem] = Family(
         *(*gemm_hopper.VARIANTS, gemv, gemv_cluster),
     ),
     inputs=make_inputs,
-    outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), _result(a, dtype)),
+    outputs=lambda a, b, *c, dtype=None, **options: (output_shape(a.shape, b.shape), result_dtype(a, dtype)),
     problem=problem,
     arguments=arguments,
     rounding=rounding,

@@ -5,15 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudakit.families.gemm_hopper_tiles import Layout, layout_of, operand_maps
+from cudakit.families.gemm_hopper_tiles import BARRIERS, DEPTH, GROUP, ITEM, Layout, layout_of, operand_maps, output_map
 from cudakit.families.gemm_problem import GemmProblem
-from cudakit.family import CPP, MAX_GRID_YZ, Launch, TensorMapSlot, ceil_div, cpp_bool, variant
+from cudakit.family import CPP, MAX_GRID_YZ, Launch, ceil_div, cpp_bool, variant
 
-_DEPTH = 64  # k per stage of a ring
-_ITEM = 2  # bytes per element of A and B
-_GROUP = 128  # threads of a warpgroup
 _STAGES = 4  # of a ring
-_BARRIERS = 16  # bytes per stage
 _SHARES = 2  # blocks of a cluster, which load B for each other
 _BAND = 8  # rows of their tiles that concurrent blocks cover
 _STAGING = 4 * 8192  # bytes for the stores of both consumers
@@ -71,13 +67,6 @@ def _output(p: GemmProblem) -> tuple[Any, ...]:
     return p.d.slot, p.d.row, p.d.batch
 
 
-def _output_map(p: GemmProblem) -> TensorMapSlot:
-    """Return the output's tensor map, with boxes of 64 rows of 128 bytes."""
-    item = 4 if p.result == "float32" else _ITEM
-    strides = (p.d.batch * item, p.d.row * item, item)
-    return TensorMapSlot(p.d.slot, (1, 64, 128 // item), (p.batch, p.m, p.n), strides, swizzle="128B")
-
-
 def _per_tile(
     problem: GemmProblem, name: str, bm: int, bn: int, stages: int = _STAGES, groups: int = 3, shares: int = 1
 ) -> Launch | str:
@@ -90,12 +79,12 @@ def _per_tile(
     grid = _grid(p, bm, bn)
     if isinstance(grid, str):
         return grid
-    constants, barriers = ((stages,), stages * _BARRIERS) if groups > 1 else ((), 0)
+    constants, barriers = ((stages,), stages * BARRIERS) if groups > 1 else ((), 0)
     return Launch(
         (ceil_div(grid[0], shares) * shares, *grid[1:]),
-        groups * _GROUP,
+        groups * GROUP,
         (*_operands(p, layout, bm, bn, shares), *_output(p), p.m, p.n, p.k, p.alpha),
-        stages * (bm + bn) * _DEPTH * _ITEM + barriers,
+        stages * (bm + bn) * DEPTH * ITEM + barriers,
         _entry(p, layout, name, *constants),
         cluster=shares if shares > 1 else None,
     )
@@ -111,12 +100,12 @@ def _persistent(problem: GemmProblem, name: str, by_tensor: bool) -> Launch | st
     tiles = ceil_div(p.m, _SHARES * bm) * ceil_div(p.n, bn) * p.batch  # of clusters
     if tiles * _SHARES > _MOST:
         return f"at most {_MOST} tiles of {bm}x{bn} supported, got {tiles * _SHARES}"
-    output = (_output_map(p),) if by_tensor else _output(p)
+    output = (output_map(p, layout, bn),) if by_tensor else _output(p)
     return Launch(
         min(tiles, p.sms // _SHARES) * _SHARES,
-        3 * _GROUP,
+        3 * GROUP,
         (*_operands(p, layout, bm, bn, _SHARES), *output, p.m, p.n, p.k, p.batch, p.alpha),
-        _STAGES * ((bm + bn) * _DEPTH * _ITEM + _BARRIERS) + (_STAGING if by_tensor else 0),
+        _STAGES * ((bm + bn) * DEPTH * ITEM + BARRIERS) + (_STAGING if by_tensor else 0),
         _entry(p, layout, name, _STAGES, _SHARES, _BAND),
         cluster=_SHARES,
     )
@@ -142,7 +131,7 @@ def wgmma(problem: GemmProblem) -> Launch | str:
     steps = (p.a.row if layout.a.along_k else p.a.col), (p.b.col if layout.b.along_k else p.b.row)
     operands = (p.a.slot, p.b.slot, p.d.slot, steps[0], p.a.batch, steps[1], p.b.batch, p.d.row, p.d.batch)
     entry = _entry(p, layout, "wgmma_tile")
-    return Launch(grid, _GROUP, (*operands, p.m, p.n, p.k, p.alpha), entry=entry)
+    return Launch(grid, GROUP, (*operands, p.m, p.n, p.k, p.alpha), entry=entry)
 
 
 @variant("gemm_half/06_tensor_copies.cu", since="sm_90a", problems="plain")

@@ -12,10 +12,10 @@ from cudakit.memory import array as memory
 
 TILES, SPLIT_K = "gemm_half/12_tiles.cu", "gemm_half/13_split_k.cu"
 ITEM = 2  # bytes per element of A and B
-_DEPTH = 64  # k per stage of the ring
-_GROUP = 128  # threads of a warpgroup
+DEPTH = 64  # k per stage of the ring
+GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
-_BARRIERS = 16  # bytes per stage
+BARRIERS = 16  # bytes per stage
 _MOST = 2**31 - 1  # tiles or blocks
 _MOST_EXTENT = 2**31 - 256  # the end of the last tile is an int
 # The part of the multiprocessors that clusters of a size can use, because a cluster's are neighbours. An H200 runs 30
@@ -38,7 +38,7 @@ class Side:
 
     def bytes(self, lines: int) -> int:
         """Bytes of a tile of `lines` lines in shared memory."""
-        return (lines if self.along_k else ceil_div(lines, 64) * 64) * _DEPTH * ITEM
+        return (lines if self.along_k else ceil_div(lines, 64) * 64) * DEPTH * ITEM
 
 
 def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
@@ -78,9 +78,8 @@ class Layout:
 def layout_of(p: GemmProblem) -> Layout | str:
     """Return the layout of a problem, or the reason why it is unsupported."""
     a, b = _side(p.a, p.m, p.k, p.batch), _side(p.b.turned, p.n, p.k, p.batch)
-    for name, side in (("A", a), ("B", b)):
-        if side is None:
-            return f"neither axis of {name} is contiguous"
+    if a is None or b is None:
+        return f"neither axis of {'A' if a is None else 'B'} is contiguous"
     if not p.k:
         return "k is 0"
     if max(p.m, p.n, p.k) > _MOST_EXTENT:
@@ -89,8 +88,6 @@ def layout_of(p: GemmProblem) -> Layout | str:
     item = memory.as_dtype(p.result).itemsize
     along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
     tensor = p.d.pieces(along, step, extent, p.batch, item) and step >= extent and (p.batch == 1 or p.d.batch > 0)
-    assert a is not None
-    assert b is not None
     return Layout(a, b, by_columns, tensor)
 
 
@@ -114,7 +111,7 @@ def _map(
     step, (rows, cols) = (of.row, (lines, depth)) if side.along_k else (of.col, (depth, lines))
     return TensorMapSlot(
         of.slot,
-        box=(1, (box if side.along_k else _DEPTH) // shares, _DEPTH),
+        box=(1, (box if side.along_k else DEPTH) // shares, DEPTH),
         dims=(batches if of.batch else 1, rows, cols),
         strides=(of.batch * ITEM, step * ITEM, ITEM),
         swizzle="128B",
@@ -131,7 +128,19 @@ def operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int, shares: int =
     ]
 
 
-def _filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
+def output_map(p: GemmProblem, layout: Layout, bn: int) -> TensorMapSlot:
+    """Return the tensor map of the output for tiles of bn columns; its boxes are those of Store in
+    warpgroup_tile.cuh."""
+    item = memory.as_dtype(p.result).itemsize
+    cols = next(width for width in ((64, 32, 16) if item == 2 else (32, 16)) if bn % width == 0)
+    d = p.d
+    step, rows, along = (d.col, p.n, p.m) if layout.by_columns else (d.row, p.m, p.n)
+    box = (1, cols, 128 // item) if layout.by_columns else (1, 64, cols)
+    strides = (d.batch * item, step * item, item)
+    return TensorMapSlot(p.d.slot, box, (p.batch, rows, along), strides, swizzle=f"{box[-1] * item}B")
+
+
+def filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
     """Return the maps; zeros, which the kernel does not read, replace a missing one."""
     return [bytes(128) if each is None else each for each in maps]
 
@@ -158,7 +167,7 @@ class Tile:
     def shared(self, layout: Layout) -> int:
         """Bytes of shared memory."""
         ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
-        return ring + self.groups * self.buffers * _BUFFER + self.stages * _BARRIERS
+        return ring + self.groups * self.buffers * _BUFFER + self.stages * BARRIERS
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches, whole clusters of them."""
@@ -182,28 +191,19 @@ class Tile:
         shape += f"{self.buffers}, {self.batch}, {self.band}>"
         item = memory.as_dtype(p.result).itemsize
         maps = operand_maps(p, layout, self.bm, self.bn, self.shares)
-        maps.append(self.output_map(p, layout, item) if layout.tensor else None)
+        maps.append(output_map(p, layout, self.bn) if layout.tensor else None)
         flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
         bias, *epilogue = epilogue_constants(p).split(", ")
         constants = (CPP[p.dtype], CPP[p.result], bias, shape, *map(cpp_bool, flags), *epilogue)
         return Launch(
             self.blocks(p),
-            (self.groups + 1) * _GROUP,
-            (*_filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
+            (self.groups + 1) * GROUP,
+            (*filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
             cluster=self.shares if self.shares > 1 else None,
             source=TILES,
         )
-
-    def output_map(self, p: GemmProblem, layout: Layout, item: int) -> TensorMapSlot:
-        """Return the tensor map of the output; its boxes are those of Store in warpgroup_tile.cuh."""
-        cols = next(width for width in ((64, 32, 16) if item == 2 else (32, 16)) if self.bn % width == 0)
-        d = p.d
-        step, rows, along = (d.col, p.n, p.m) if layout.by_columns else (d.row, p.m, p.n)
-        box = (1, cols, 128 // item) if layout.by_columns else (1, 64, cols)
-        strides = (d.batch * item, step * item, item)
-        return TensorMapSlot(p.d.slot, box, (p.batch, rows, along), strides, swizzle=f"{box[-1] * item}B")
 
     @property
     def kind(self) -> str:
@@ -214,7 +214,7 @@ class Tile:
         """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
         blocks = self.blocks(p)
         rounds = ceil_div(self.count(p), blocks)
-        steps = rounds * ceil_div(p.k, _DEPTH)
+        steps = rounds * ceil_div(p.k, DEPTH)
         area = self.bm * self.bn / 16384
         busy = self.count(p) / (rounds * p.sms)
         lines = _lines(layout, self.bm, self.bn / self.shares)
@@ -245,7 +245,7 @@ class Split:
         """Bytes of shared memory: the ring, or the sums after it was used."""
         ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        return max(ring, sums) + self.stages * _BARRIERS
+        return max(ring, sums) + self.stages * BARRIERS
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches."""
@@ -254,7 +254,7 @@ class Split:
     def fits(self, p: GemmProblem, layout: Layout) -> bool:
         """Whether its kernel supports a problem: every piece of k has a step."""
         blocks = self.count(p) * self.pieces
-        return self.shared(layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, _DEPTH)
+        return self.shared(layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, DEPTH)
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
@@ -270,8 +270,8 @@ class Split:
         tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
-            (self.groups + 1) * _GROUP,
-            (*_filled(maps), *args, *tail),
+            (self.groups + 1) * GROUP,
+            (*filled(maps), *args, *tail),
             self.shared(layout),
             f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
             scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
@@ -299,11 +299,11 @@ class Split:
     def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
         """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
         blocks = self.count(p) * self.pieces
-        resident = max(1, min(_SHARED_PER_SM // (self.shared(layout) + 1024), 2048 // ((self.groups + 1) * _GROUP)))
+        resident = max(1, min(_SHARED_PER_SM // (self.shared(layout) + 1024), 2048 // ((self.groups + 1) * GROUP)))
         slots = int(p.sms * CLUSTER_SHARE[self.cluster]) // self.cluster * self.cluster * resident
         rounds = ceil_div(blocks, max(1, slots))
         each = ceil_div(blocks, p.sms)  # blocks of a multiprocessor
-        steps = ceil_div(ceil_div(p.k, _DEPTH), self.pieces)
+        steps = ceil_div(ceil_div(p.k, DEPTH), self.pieces)
         area = self.bm * self.bn / 16384
         work = each * steps
         busy = blocks / (each * p.sms)

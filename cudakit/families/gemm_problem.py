@@ -165,10 +165,7 @@ def problem(
             f"the residual and the output of a product must have one dtype, got residual {residual.dtype} and output "
             f"{output.dtype}"
         )
-    if activation not in ACTIVATIONS:
-        known = ", ".join(map(repr, filter(None, ACTIVATIONS)))
-        meant = hint(str(activation), ACTIVATIONS)
-        raise ValueError(f"activation must be None or one of {known}, got {activation!r}{meant}")
+    expect_activation(activation)
     of_bias = None if bias is None else _bias(bias, a.dtype, shape, slots["bias"])
     also = (*((("C", c),) if beta != 0 else ()), *residual_if_any)
     separate = (("A", a), ("B", b), *bias_if_any)
@@ -177,13 +174,13 @@ def problem(
     batch = shape[0] if len(shape) == 3 else 1
     sms = int(output.context.attribute("MULTIPROCESSOR_COUNT"))
     shared = int(output.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
-    of_a, of_b, of_c, of_d = map(_operand, (a, b, c, output), (*IN[:2], slot, OUT))
+    of_a, of_b, of_c, of_d = map(operand_of, (a, b, c, output), (*IN[:2], slot, OUT))
     dtypes = str(a.dtype), str(output.dtype)
     return GemmProblem(
         m, n, k, batch, of_a, of_b, of_c, of_d, float(alpha), float(beta), *dtypes, sms, shared, others,
         bias=of_bias,
         bias_dtype="" if bias is None else str(bias.dtype),
-        residual=None if residual is None else _operand(residual, slots["residual"]),
+        residual=None if residual is None else operand_of(residual, slots["residual"]),
         activation=activation,
         scale=float(scale),
     )  # fmt: skip
@@ -198,7 +195,16 @@ SCALARS = {
 }
 
 
-def _operand(array: Any, slot: Slot) -> Operand:
+def expect_activation(activation: Any) -> None:
+    """Raise ValueError for an unknown activation."""
+    if activation not in ACTIVATIONS:
+        known = ", ".join(map(repr, filter(None, ACTIVATIONS)))
+        meant = hint(str(activation), ACTIVATIONS)
+        raise ValueError(f"activation must be None or one of {known}, got {activation!r}{meant}")
+
+
+def operand_of(array: Any, slot: Slot) -> Operand:
+    """Return an array's strides and alignment."""
     *batch, row, col = array.strides_elements
     return Operand(row, col, batch[0] if batch else 0, alignment(array), slot)
 

@@ -141,7 +141,7 @@ class Product:
         return ProductRow(subject, Rates(ceiling=ways.TORCH), table=self.table, data=data)
 
     def skipped_peer(self, data=""):
-        """Yield the row of torch if there is no torch on this device."""
+        """Yield a skipped row for torch if the device has no torch."""
         if self.run.made.torch is None:
             row = self.row(ways.Way(ways.TORCH, "torch on cuBLAS", None), data)
             row.skip("it needs a GPU" if self.run.device.kind == "sim" else "torch is not installed, or finds no GPU")

@@ -18,7 +18,7 @@
 #include "../common/unaligned.cuh"
 
 constexpr int kThreads = 256;
-// How an operand is read: contiguous rows, contiguous columns, or element by element; kNone: there is no such operand.
+// How an operand is read: by contiguous rows, by contiguous columns or element by element. kNone: it is not packed.
 constexpr int kRows = 0, kColumns = 1, kElements = 2, kNone = 3;
 
 template <class T>
