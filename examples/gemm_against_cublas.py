@@ -9,11 +9,17 @@ elements against cuBLAS.
 --drawn N draws (m, n, k) as exp(u), rounded, with u from numpy.random.default_rng(SEED).uniform(log(16), log(16384),
 (N, 3)). All N rows are reported.
 
+--grouped measures ops.gemm_grouped: drawn and equal rows per group, contiguous (offsets) and masked. It is compared
+with one product of ops.gemm of as many rows, and with one call of cuBLAS per group. Drawn numbers of rows are uniform
+between an eighth and twice the mean: numpy.random.default_rng(SEED).integers(mean // 8, 2 * mean, GROUPS,
+endpoint=True), at least 1. The masked arrays have memory for twice the mean in each group.
+
 On the simulated device, results of small products are checked and nothing is timed.
 
     python examples/gemm_against_cublas.py
     python examples/gemm_against_cublas.py --shapes 4096,64x4096x4096 --layouts nn,nt,tn,tt --json -
     python examples/gemm_against_cublas.py --drawn 40 --seed 20261128 --rest-ms 30
+    python examples/gemm_against_cublas.py --grouped 8x16384x4096x7168 --dtypes bfloat16,float16
 """
 
 import argparse
@@ -21,9 +27,11 @@ import sys
 
 from half_products import cases, modes, rounds, tables, ways
 from half_products.arrays import made_for
+from half_products.product import Run
 
 from cudakit.commands import cli
 from cudakit.errors import Refused
+from cudakit.families.gemm_grouped import MOST_GROUPS
 from cudakit.families.gemm_half import DTYPES, FAMILY
 from cudakit.measure.ceilings import large_copy_ceiling
 from cudakit.measure.rows import BenchReport
@@ -50,6 +58,32 @@ def product_shapes(shapes):
     return made
 
 
+def grouped_shapes(shapes):
+    """Return the shapes of --grouped, after their checks."""
+    for shape in shapes:
+        said = f"--grouped {shape_text(shape)}"
+        if len(shape) != 4 or 0 in shape:
+            raise Refused(f"{said}: write GROUPSxROWSxNxK, with extents of at least 1; ROWS: of all groups together")
+        if shape[0] > MOST_GROUPS:
+            raise Refused(f"{said}: {shape[0]} groups; at most {MOST_GROUPS} are supported")
+        if shape[1] % shape[0]:
+            raise Refused(
+                f"{said}: {shape[1]} rows cannot be divided into {shape[0]} equal groups; write a multiple of "
+                f"{shape[0]} rows"
+            )
+    return shapes
+
+
+def expect_grouped(arguments):
+    """Refuse the options that --grouped does not have."""
+    supported = {"layouts": ["nn"], "leading": (0, 0, 0), "variant": "auto", "peers": ["torch"]}
+    for name, only in supported.items():
+        found = getattr(arguments, name)
+        if found and found != only:
+            found, only = (value if isinstance(value, str) else ",".join(map(str, value)) for value in (found, only))
+            raise Refused(f"--{name} {found}: --grouped supports only {only}; leave out --{name}, or --grouped")
+
+
 def paddings(text):
     """Parse `1,3,5`, the elements added to the rows of A, B and the output."""
     try:
@@ -72,7 +106,10 @@ def checked_arguments(arguments):
     expect_known("--variant", [arguments.variant], ["auto", *(variant.name for variant in FAMILY)])
     given = product_shapes(arguments.shapes or [])
     asked = {name: given for name in ("errors", "epilogue", "calls") if getattr(arguments, name)}
-    if not asked and (given or not arguments.drawn):
+    if arguments.grouped is not None:
+        expect_grouped(arguments)
+        asked["grouped"] = grouped_shapes(arguments.grouped)
+    if not asked.keys() - {"grouped"} and (given or not (arguments.drawn or asked)):
         asked["shapes"] = given
     return asked
 
@@ -92,7 +129,7 @@ def measure(device, arguments, asked, report, facts, say):
             timer = GpuTimer(device, stream, budget_ms=arguments.budget_ms)
             report.ceilings["copy_large"] = large_copy_ceiling(device, timer)
             copy_gbps = report.ceilings["copy_large"]["gbps"]
-        shared = modes.Run(
+        shared = Run(
             device=device,
             made=made,
             timer=timer,
@@ -107,6 +144,7 @@ def measure(device, arguments, asked, report, facts, say):
             rounds=arguments.rounds,
             rest_s=arguments.rest_ms / 1000,
             copy_gbps=copy_gbps,
+            seed=arguments.seed,
             asked=asked,
         )
         with made.on():
@@ -176,7 +214,14 @@ def main():
         help="times of x @ w + bias with GELU in one kernel, and of torch.compile's code for it",
     )
     tabled.add_argument("--calls", action="store_true", help="the host's microseconds per call")
-    parser.add_argument("--seed", type=int, default=SEED, help=f"of drawn shapes and of all data (default: {SEED})")
+    tabled.add_argument(
+        "--grouped", type=cli.parse_shapes, nargs="?", const=[], metavar="S,...",
+        help="times of grouped products of these shapes, GROUPSxROWSxNxK; ROWS: of all groups, if they are equal "
+        "(default: 8x16384x4096x7168)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=SEED, help=f"of drawn shapes, drawn rows per group and all data (default: {SEED})"
+    )
     parser.add_argument("--dtypes", type=cli.parse_names, default=["bfloat16"], metavar="D,...", help="of A and B")
     parser.add_argument(
         "--layouts", type=cli.parse_names, default=["nn"], metavar="L,...", help="of A and B: nn, nt, tn, tt; t: A.T"

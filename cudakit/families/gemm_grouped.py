@@ -162,7 +162,7 @@ def best_tile(problem: GroupedProblem, layout: Layout) -> Tile:
     """Return the fastest tile for the columns of one row of tiles, of those of 12_tiles.cu that two warpgroups compute
     in turns. A step of 64 k takes as long as its columns and _FIXED more. If B is not contiguous along k, its columns
     are loaded in panels of 64, which should not belong to two tiles."""
-    turns = [tile for tile in TILE_TABLE if tile.turns and tile.shares == 1 and tile.bm == 128]
+    turns = [tile for tile in TILE_TABLE if tile.turns and tile.shares == 1 and tile.bn % 16 == 0]
     fits = [tile for tile in turns if layout.b.along_k or tile.bn % 64 == 0]
     return min(fits, key=lambda tile: ceil_div(problem.product.n, tile.bn) * (tile.bn + _FIXED))
 
@@ -202,6 +202,7 @@ def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
         (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
         shared,
         f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
+        programmatic=True,
         source=GROUPED,
     )
     return _with_packing(launch, problem.product, packing)

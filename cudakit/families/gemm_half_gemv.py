@@ -65,6 +65,7 @@ def _launch(
         entry=f"{kernel}<{_types(p, not parts)}, {constants}, {split.mode if splits > 1 else 'kDirect'}>",
         scratch=4 * splits * p.m * p.n * p.batch if parts else 0,
         cluster=(1, splits) if splits > 1 and split is _CLUSTER else None,
+        programmatic=split is _CLUSTER,
     )
 
 

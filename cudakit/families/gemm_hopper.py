@@ -20,9 +20,11 @@ from cudakit.memory import array as memory
 
 # Tiles of 12_tiles.cu: whole tiles in turns, without and with clusters, then tiles that two warpgroups share.
 TILE_TABLE = (
-    *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 176, 192)),
+    *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 168, 176, 184, 192)),
+    *(Tile(128, bn, 2, True, stages, 1, 1, 1, 12) for bn in (200, 208) for stages in (5, 4)),
     *(Tile(128, bn, 2, True, 5, 2, 1, 1, 6) for bn in (128, 160, 192)),
     Tile(128, 256, 2, False, 4, 1, 2, 1, 16),
+    Tile(128, 248, 2, False, 4, 1, 2, 1, 16),
     Tile(128, 256, 2, False, 4, 2, 2, 1, 8),
     Tile(256, 192, 2, False, 3, 2, 2, 2, 4),
     *(Tile(128, 128, 2, False, 6, shares, 2, 2, 16 // shares) for shares in (1, 2)),
@@ -101,13 +103,22 @@ def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
             yield turned, side, layout
 
 
+def tiles_of(p: GemmProblem) -> Iterator[Tile]:
+    """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles."""
+    for tile in TILE_TABLE:
+        yield tile
+        tailed = tile.with_tail(p)
+        if tailed.tail:
+            yield tailed
+
+
 @functools.lru_cache(maxsize=256)
 def best_tile(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 12_tiles.cu, or the reason why there is none."""
     choices = [
         Choice(turned, tile, us(tile, side, layout))
         for turned, side, layout in sides(p)
-        for tile in TILE_TABLE
+        for tile in tiles_of(side)
         # if all rows are whole lines of L2, sharing them costs more than it saves
         if tile.fits(side, layout) and not (tile.shares > 1 and layout.a.whole and layout.b.whole)
     ]
@@ -169,7 +180,8 @@ def packed_tiles(problem: GemmProblem) -> tuple[Launch, ...] | str:
     used = ITEM * packing.end
     product = several(choice.launch(applied, used) if isinstance(choice.tile, Split) else choice.launch(applied))
     first, *rest = (replace(each, scratch=max(each.scratch, used)) for each in product)
-    return (*gemm_packed.pack_launches(packing, problem), first, *rest)
+    packs = (replace(each, programmatic=True) for each in gemm_packed.pack_launches(packing, problem))
+    return (*packs, first, *rest)
 
 
 def _packing(p: GemmProblem) -> gemm_packed.Packing:

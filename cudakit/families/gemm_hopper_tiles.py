@@ -4,7 +4,7 @@ kernels/gemm_half/12_tiles.cu and 13_split_k.cu."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cudakit.families.gemm_problem import GemmProblem, Operand, arguments, epilogue_arguments, epilogue_constants
 from cudakit.family import CPP, SCRATCH, Launch, TensorMapSlot, ceil_div, cpp_bool
@@ -16,6 +16,8 @@ DEPTH = 64  # k per stage of the ring
 GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
+_TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
+_LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
 _MOST_EXTENT = 2**31 - 256  # the end of the last tile is an int
 # The part of the multiprocessors that clusters of a size can use, because a cluster's are neighbours. An H200 runs 30
@@ -132,7 +134,7 @@ def output_map(p: GemmProblem, layout: Layout, bn: int) -> TensorMapSlot:
     """Return the tensor map of the output for tiles of bn columns; its boxes are those of Store in
     warpgroup_tile.cuh."""
     item = memory.as_dtype(p.result).itemsize
-    cols = next(width for width in ((64, 32, 16) if item == 2 else (32, 16)) if bn % width == 0)
+    cols = next(width for width in ((64, 32, 16, 8) if item == 2 else (32, 16, 8)) if bn % width == 0)
     d = p.d
     step, rows, along = (d.col, p.n, p.m) if layout.by_columns else (d.row, p.m, p.n)
     box = (1, cols, 128 // item) if layout.by_columns else (1, 64, cols)
@@ -152,7 +154,7 @@ def filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
 class Tile:
     """A tile of bm x bn outputs of 12_tiles.cu. groups: consumer warpgroups, which compute tiles in turns or share one.
     shares: blocks of a cluster that load B for each other. buffers, batch: of the store. band: rows of clusters' tiles
-    that concurrent blocks cover."""
+    that concurrent blocks cover. tail: columns of the tiles after the last whole column of tiles; 0: all are whole."""
 
     bm: int
     bn: int
@@ -163,15 +165,46 @@ class Tile:
     buffers: int
     batch: int
     band: int
+    tail: int = 0
+
+    def with_tail(self, p: GemmProblem) -> Tile:
+        """Return this tile with tail tiles for the columns of a problem that remain after whole ones, if there are any
+        of both."""
+        tail = ceil_div(p.n % self.bn, _TAILS) * _TAILS
+        return replace(self, tail=tail if self.bn < p.n and tail < self.bn else 0)
+
+    @property
+    def tall(self) -> int:
+        """The rows of a tail tile, in bm."""
+        return 2 if self.tail and 2 * self.tail <= self.bn else 1
+
+    def _stage(self, layout: Layout) -> int:
+        """Bytes of a stage of the ring."""
+        whole = layout.a.bytes(self.bm) + layout.b.bytes(self.bn)
+        return max(whole, layout.a.bytes(self.tall * self.bm) + layout.b.bytes(self.tail)) if self.tail else whole
 
     def shared(self, layout: Layout) -> int:
         """Bytes of shared memory."""
-        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
-        return ring + self.groups * self.buffers * _BUFFER + self.stages * BARRIERS
+        return self.stages * (self._stage(layout) + BARRIERS) + self.groups * self.buffers * _BUFFER
+
+    def rows(self, p: GemmProblem, tall: int = 1) -> int:
+        """Tiles of all batches, of tall * bm rows, per column of tiles: whole clusters of them."""
+        return self.shares * ceil_div(p.m, tall * self.shares * self.bm) * p.batch
 
     def count(self, p: GemmProblem) -> int:
-        """Tiles of all batches, whole clusters of them."""
-        return self.shares * ceil_div(p.m, self.shares * self.bm) * ceil_div(p.n, self.bn) * p.batch
+        """Tiles of all batches, if all are whole ones."""
+        return self.rows(p) * ceil_div(p.n, self.bn)
+
+    def rounds(self, p: GemmProblem) -> float:
+        """Tiles of the block with most of them, in whole tiles."""
+        blocks = self.blocks(p)
+        if not self.tail:
+            return ceil_div(self.count(p), blocks)
+        whole, last = divmod(self.rows(p) * (p.n // self.bn), blocks)
+        rows = self.tall * self.bm
+        # A step takes as long as its products or its loads.
+        part = max(rows * self.tail, _LOAD * (rows + self.tail / self.shares)) / (self.bm * self.bn)
+        return max(whole + (last > 0), whole + part * ceil_div(self.rows(p, self.tall), blocks - last))
 
     def blocks(self, p: GemmProblem) -> int:
         """Blocks that are resident at the same time, at most one per tile."""
@@ -183,14 +216,17 @@ class Tile:
             return False
         if not layout.b.along_k and self.bn % 64:
             return False  # rows of the last panel would belong to two tiles
+        if not layout.by_columns and self.bn % 16:
+            return False  # the store's chunks have 16 columns or more
         return p.sms >= self.shares
 
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:
         """Return the launch for a problem that it fits."""
-        shape = f"Shape<{self.bm}, {self.bn}, {self.groups}, {cpp_bool(self.turns)}, {self.stages}, {self.shares}, "
-        shape += f"{self.buffers}, {self.batch}, {self.band}>"
+        shape = f"Shape<{self.bm}, {self.bn}, {self.tail}, {self.tall}, {self.groups}, {cpp_bool(self.turns)}, "
+        shape += f"{self.stages}, {self.shares}, {self.buffers}, {self.batch}, {self.band}>"
         item = memory.as_dtype(p.result).itemsize
         maps = operand_maps(p, layout, self.bm, self.bn, self.shares)
+        maps.append(operand_maps(p, layout, self.bm, self.tail, self.shares)[1] if self.tail else None)
         maps.append(output_map(p, layout, self.bn) if layout.tensor else None)
         flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
         bias, *epilogue = epilogue_constants(p).split(", ")
@@ -202,6 +238,7 @@ class Tile:
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
             cluster=self.shares if self.shares > 1 else None,
+            programmatic=True,
             source=TILES,
         )
 
@@ -212,11 +249,10 @@ class Tile:
 
     def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
         """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
-        blocks = self.blocks(p)
-        rounds = ceil_div(self.count(p), blocks)
+        rounds = self.rounds(p)
         steps = rounds * ceil_div(p.k, DEPTH)
         area = self.bm * self.bn / 16384
-        busy = self.count(p) / (rounds * p.sms)
+        busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
         lines = _lines(layout, self.bm, self.bn / self.shares)
         return (1, rounds, rounds * area, steps, steps * area, steps * area * busy, *(steps * each for each in lines))
 
@@ -276,6 +312,7 @@ class Split:
             f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
             scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
             cluster=self.cluster if self.cluster > 1 else None,
+            programmatic=True,
             source=SPLIT_K,
         )
         if not split:
@@ -290,6 +327,7 @@ class Split:
             256,
             (*joined, *tail),
             entry=f"split_k_join<{', '.join((*types[1:], cpp_bool(layout.by_columns), *epilogue))}>",
+            programmatic=True,
             source=SPLIT_K,
         )
         return main, join

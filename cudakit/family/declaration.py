@@ -161,6 +161,8 @@ class Launch:
         defines: Macros that the source is compiled with.
         cluster: Blocks per cluster.
         cooperative: All blocks are resident at the same time and may synchronise.
+        programmatic: The kernel may start before the one launched before it on the stream has ended (sm_90 and later): it
+            calls `griddepcontrol.wait` before it accesses memory.
         source: The kernel's file, if it is not the variant's.
     """
 
@@ -173,6 +175,7 @@ class Launch:
     defines: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
     cluster: Dim | None = None
     cooperative: bool = False
+    programmatic: bool = False
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -188,6 +191,7 @@ class Launch:
             "shared": self.shared,
             "cluster": self.cluster,
             "cooperative": self.cooperative,
+            "programmatic": self.programmatic,
             "args": declared(args),
         }
 

@@ -47,6 +47,9 @@ class OwnArrays:
         array = self.device.array(buffer, stream=self.stream)[:, : lines.shape[1]]
         return array.T if turned else array
 
+    def int32(self, values):
+        return self.device.array(values.astype(np.int32), stream=self.stream)
+
     def empty(self, rows, cols, dtype, padding=0):
         """Return an array of NaN."""
         whole = self.device.full((rows, cols + padding), math.nan, as_dtype(dtype), stream=self.stream)
@@ -56,8 +59,9 @@ class OwnArrays:
         return array.numpy(self.stream)
 
     def sample(self, array, rows, cols):
-        """Return these rows and columns of an array in host memory."""
-        return self.host(array)[np.ix_(rows, cols)]
+        """Return these rows and columns of an array in host memory. All axes except the last count as one."""
+        host = self.host(array)
+        return host.reshape(-1, host.shape[-1])[np.ix_(rows, cols)]
 
     def errors(self, result, a, b):
         """Return the mean and the largest absolute error of `result`, and the number of its elements that are infinite
@@ -98,6 +102,9 @@ class TorchArrays:
         tensor.copy_(lines)
         return tensor.T if turned else tensor
 
+    def int32(self, values):
+        return self.torch.as_tensor(values, dtype=self.torch.int32, device=self.where)
+
     def empty(self, rows, cols, dtype, padding=0):
         kind = getattr(self.torch, dtype)
         whole = self.torch.full((rows, cols + padding), math.nan, dtype=kind, device=self.where)
@@ -106,7 +113,7 @@ class TorchArrays:
     def sample(self, array, rows, cols):
         name = str(array.dtype).removeprefix("torch.")
         rows, cols = (self.torch.as_tensor(places, device=self.where) for places in (rows, cols))
-        found = array.index_select(0, rows).index_select(1, cols)
+        found = array.flatten(0, -2).index_select(0, rows).index_select(1, cols)
         return found.float().cpu().numpy().astype(as_dtype(name))
 
     def errors(self, result, a, b):
@@ -130,8 +137,9 @@ class TorchArrays:
         """Return the number of elements by which two products of normal numbers differ more than can be explained by
         several roundings to the operands' dtype and by the errors of both sums. A sum of k products has a size of about
         the root of k."""
-        size = math.sqrt(case.shape[2])
+        k = case.shape[-1]
+        size = math.sqrt(k)
         rounding = 4 * float(self.torch.finfo(getattr(self.torch, case.dtype)).eps)
         one, other = one.float(), other.float()
-        limit = rounding * (other.abs() + size) + 6 * of_sum(case.shape[2]) * size
+        limit = rounding * (other.abs() + size) + 6 * of_sum(k) * size
         return int(((one - other).abs() <= limit).logical_not().sum())

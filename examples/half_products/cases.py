@@ -51,6 +51,64 @@ class Case:
         return ITEM * (m * k + k * n) + (4 if self.result == "float32" else ITEM) * m * n
 
 
+@dataclass(frozen=True)
+class GroupedCase(Case):
+    """Products of groups of rows. shape: groups, rows in all, n, k. kind: "drawn" or "equal" rows per group. capacity:
+    the rows that each group has memory for in the masked form; 0 for the contiguous form."""
+
+    kind: str = ""
+    rows: tuple = ()
+    capacity: int = 0
+
+    @property
+    def mode(self):
+        return " ".join(text for text in (self.kind, "masked" if self.capacity else "", super().mode) if text)
+
+    @property
+    def one(self):
+        """One product of as many rows."""
+        return Case(self.shape[1:], self.dtype, self.layout, self.out_dtype, self.leading)
+
+    @property
+    def flops(self):
+        return self.one.flops
+
+    @property
+    def traffic(self):
+        groups, _, n, k = self.shape
+        return self.one.traffic + ITEM * (groups - 1) * n * k
+
+    @property
+    def sizes(self):
+        """The rows per group of the masked form, or the offsets of the contiguous form."""
+        return np.array(self.rows if self.capacity else [0, *np.cumsum(self.rows)])
+
+    @property
+    def starts(self):
+        """The first row of each group in memory."""
+        return np.arange(len(self.rows)) * self.capacity if self.capacity else self.sizes[:-1]
+
+    @property
+    def held(self):
+        """The rows of A and of the output in memory."""
+        return len(self.rows) * self.capacity or self.shape[1]
+
+
+def grouped(shape, seed, **others):
+    """Return the four cases of a shape: drawn and equal rows per group, contiguous and masked. Equal groups have
+    `shape`; drawn ones have an eighth of their rows up to twice as many:
+    `np.random.default_rng(seed).integers(rows // 8, 2 * rows, groups, endpoint=True)`, at least 1."""
+    groups, total, *columns = shape
+    mean = total // groups
+    drawn_rows = np.random.default_rng(seed).integers(max(mean // 8, 1), 2 * mean, groups, endpoint=True)
+    kinds = {"drawn": tuple(drawn_rows.tolist()), "equal": (mean,) * groups}
+    return [
+        GroupedCase((groups, sum(rows), *columns), kind=kind, rows=rows, capacity=capacity, **others)
+        for kind, rows in kinds.items()
+        for capacity in (0, 2 * mean)
+    ]
+
+
 def drawn(count, seed, most=MOST):
     """Return `count` shapes (m, n, k). Each extent is exp(u), rounded to a whole number, for u uniform between the
     logarithms of LEAST and `most`: u is `np.random.default_rng(seed).uniform(log(LEAST), log(most), (count, 3))`."""

@@ -54,7 +54,7 @@ def candidates(problem, rng):
             for plain in hopper.SPLIT_TABLE
             for cluster, splits in hopper.PIECES
         )
-        for tile in (*hopper.TILE_TABLE, *splits):
+        for tile in (*hopper.tiles_of(side), *splits):
             if tile.fits(side, layout):
                 found.append((hopper.us(tile, side, layout), turned, tile, side, layout))
     found.sort(key=lambda each: each[0])

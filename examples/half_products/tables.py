@@ -3,7 +3,7 @@
 import math
 
 from half_products.cases import DATA
-from half_products.ways import COMPILED, TORCH, TRITON
+from half_products.ways import COMPILED, ONE, TORCH, TRITON
 
 from cudakit.shapes import shape_text
 from cudakit.show import markdown, terminal
@@ -51,11 +51,11 @@ def _percent(value):
     return NOTHING if value is None else f"{100 * value:.1f} %"
 
 
-def _meanwhile(line):
-    """The SM clock and the power of ours and of cuBLAS."""
+def _meanwhile(line, peers=(TORCH,)):
+    """The SM clock and the power of ours and of the peers."""
     cells = []
     for key in ("sm_mhz", "watts"):
-        read = [row.get(key) for row in (line.ours, line.peer(TORCH))]
+        read = [row.get(key) for row in (line.ours, *map(line.peer, peers))]
         texts = [NOTHING if value is None else f"{value:.0f}" for value in read]
         cells.append(" / ".join(texts) if any(read) else NOTHING)
     return cells
@@ -107,6 +107,19 @@ def epilogue_table(lines):
     return headings, cells
 
 
+def grouped_table(lines):
+    headings = ["product", "ms", "TFLOP/s", "one product, ms", "ours / one", f"{LIBRARY} per group, ms"]
+    headings += [f"{LIBRARY} / ours", "variant", f"MHz, ours / one / {LIBRARY}", "W", "correct"]
+    cells = []
+    for line in lines:
+        ours, one, theirs = (_median(row) for row in (line.ours, line.peer(ONE), line.peer(TORCH)))
+        parts = [line.case, number(ours, 4), number(line.ours["tflops"]), number(one, 4)]
+        parts += [NOTHING if line.ours["of_plain"] is None else f"{line.ours['of_plain']:.3f}"]
+        parts += [number(theirs, 4), _over(theirs, ours), line.ours["variant"]]
+        cells.append([*parts, *_meanwhile(line, (ONE, TORCH)), line.verdict])
+    return headings, cells
+
+
 def call_table(lines):
     headings = ["call", "us per call", "torch.mm(out=)", "above torch", "variant", "correct"]
     cells = []
@@ -124,6 +137,7 @@ TABLES = {
     "errors": ("errors against float64", error_table),
     "epilogue": ("products with a bias and an activation", epilogue_table),
     "calls": ("host time per call", call_table),
+    "grouped": ("grouped products", grouped_table),
 }
 
 
@@ -143,16 +157,23 @@ def lines_of(result):
 
 
 def summaries(result):
-    """Return the geometric mean and the least of our speed divided by cuBLAS's, per table of products."""
+    """Return the geometric mean and the least of our speed divided by cuBLAS's, per table of products, and the largest
+    time of grouped products divided by that of one product."""
     found = {}
     for name, lines in lines_of(result).items():
-        ratios = {line.case: ratio(line) for line in lines if TABLES[name][1] is product_table and ratio(line)}
+        if TABLES[name][1] not in (product_table, grouped_table):
+            continue
+        ratios = {line.case: ratio(line) for line in lines if ratio(line)}
         if ratios:
             mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
             worst = min(ratios, key=ratios.__getitem__)
             found[name] = {
                 "count": len(ratios), "geometric_mean": mean, "least": ratios[worst], "least_at": worst,
             }  # fmt: skip
+        of_one = {line.case: line.ours["of_plain"] for line in lines if name == "grouped" and line.ours["of_plain"]}
+        if of_one:
+            most = max(of_one, key=of_one.__getitem__)
+            found.setdefault(name, {}).update(most_of_one=of_one[most], most_of_one_at=most)
     return found
 
 
@@ -163,13 +184,26 @@ def notes_of(result, name):
             *(f"{kind}: {text}" for kind, (_, text) in DATA.items()),
             "torch lets cuBLAS add partial sums of 16 bits",
         ]
-    found = result["summaries"].get(name)
-    if found is None:
-        return []
-    return [
-        f"of {LIBRARY}: geometric mean {found['geometric_mean']:.3f} of {found['count']}, "
-        f"least {found['least']:.3f} at {found['least_at']}"
-    ]
+    notes = _group_notes(lines_of(result)[name]) if name == "grouped" else []
+    found = result["summaries"].get(name, {})
+    if "most_of_one" in found:
+        notes.append(f"ours / one product: at most {found['most_of_one']:.3f}, at {found['most_of_one_at']}")
+    if "least" in found:
+        notes.append(
+            f"of {LIBRARY}: geometric mean {found['geometric_mean']:.3f} of {found['count']}, "
+            f"least {found['least']:.3f} at {found['least_at']}"
+        )
+    return notes
+
+
+def _group_notes(lines):
+    """The rows per group of each shape, and the memory of the masked forms."""
+    notes = {}  # without the repetitions of further dtypes
+    for row in (line.ours for line in lines):
+        rows, capacity = ", ".join(map(str, row["group_rows"])), row["capacity"]
+        text = f"memory for {capacity} rows per group" if capacity else f"{rows} rows"
+        notes[f"{shape_text(row['shape'])} {row['mode']}: {text}"] = None
+    return list(notes)
 
 
 def last_lines(result):
@@ -197,7 +231,7 @@ def show(result, console):
             if heading == "correct":
                 texts = [notes.verdict(text) for text in texts]
             words = heading in ("product", "call", "variant", "correct")
-            leave = {"W": 3, f"MHz, ours / {LIBRARY}": 2}.get(heading, 0)
+            leave = 3 if heading == "W" else 2 if heading.startswith("MHz") else 0
             columns.append(terminal.Column(heading, texts, leave, words))
         terminal.show_table(console, title, columns, notes=[*notes.lines(), *notes_of(result, name)])
         terminal.show_text(console, "")

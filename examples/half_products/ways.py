@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudakit import ops
+from cudakit.families import gemm_grouped
 
 OURS, TORCH, COMPILED, TRITON = "cudakit", "peer:torch", "peer:torch-compile", "peer:triton"
+# The peer of a grouped product: one product of ours, of as many rows.
+ONE = "peer:gemm"
 #: The peers that can be chosen, by the name on the command line.
 PEERS = {"torch": TORCH, "compile": COMPILED, "triton": TRITON}
 COMPILE_OPTIONS = {
@@ -59,6 +62,34 @@ def by_torch(torch, activation=None):
 
     idea = "torch.matmul(out=), cuBLAS" if activation is None else f"torch's addmm and {activation}"
     return Way(TORCH, idea, bind, activation)
+
+
+def grouped(stream, case, sizes):
+    """cudakit's grouped product, by its default variant. sizes: those of the case, on the device."""
+    form = "rows" if case.capacity else "offsets"
+
+    def bind(a, b, bias, out):
+        return functools.partial(ops.gemm_grouped, a, b, out, stream=stream, **{form: sizes})
+
+    return Way(OURS, "cudakit.ops.gemm_grouped", bind)
+
+
+def each_group(torch, case):
+    """torch's product of each group, one after another, on cuBLAS."""
+    single = by_torch(torch)
+
+    def bind(a, b, bias, out):
+        pieces = gemm_grouped.pieces(a, case.sizes)
+        calls = [single.bind(a[place], b[group], None, out[place]) for group, place in pieces]
+
+        def launch():
+            for call in calls:
+                call()
+            return out
+
+        return launch
+
+    return Way(TORCH, f"{len(case.rows)} calls of torch.matmul(out=), cuBLAS", bind)
 
 
 def compiled(torch, name, activation=None):

@@ -320,6 +320,13 @@ __device__ __forceinline__ void store_matrices(void* shared, const unsigned (&fr
         : "memory");
 }
 
+// Stores two matrices, each transposed; the lane passes the address of row lane % 8 of matrix lane / 8 % 2.
+__device__ __forceinline__ void store_matrices_transposed(void* shared, const unsigned (&from)[2]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(shared)),
+        "r"(from[0]), "r"(from[1])
+        : "memory");
+}
+
 // Stores four matrices, each transposed: the lane has rows 2t, 2t + 1 of column g.
 __device__ __forceinline__ void store_matrices_transposed(void* shared, const unsigned (&from)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(shared)),

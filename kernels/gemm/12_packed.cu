@@ -15,6 +15,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "../common/dependent.cuh"
 #include "../common/unaligned.cuh"
 
 constexpr int kThreads = 256;
@@ -174,6 +175,8 @@ template <class T, int HOW0, int HOW1>
 __global__ void __launch_bounds__(kThreads, 2) pack(const T* from0, T* to0, int64 row0, int64 col0, int64 batch0,
     int64 rows0, int64 cols0, int64 pitch0, int64 batches0, int lanes0, const T* from1, T* to1, int64 row1, int64 col1,
     int64 batch1, int64 rows1, int64 cols1, int64 pitch1, int64 batches1, int lanes1, int blocks0) {
+    if (threadIdx.x == 0) start_dependents();
+    wait_for_predecessor();
     if (blockIdx.x < blocks0)
         copy_operand<T, HOW0>({from0, to0, row0, col0, batch0, rows0, cols0, pitch0, batches0}, lanes0, 0, blocks0);
     else

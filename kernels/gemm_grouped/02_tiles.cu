@@ -12,6 +12,7 @@
 //
 // Bottleneck: as in gemm_half/12_tiles.cu. A group with few rows fills a part of a tile; then it is the memory
 // bandwidth of B.
+#include "../common/dependent.cuh"
 #include "../gemm_half/warpgroup_tile.cuh"
 #include "groups.cuh"
 
@@ -55,6 +56,8 @@ __global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__
     const Groups groups(reinterpret_cast<char*>(empty + STAGES), count, masked);
     const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
+    if (threadIdx.x == 0) start_dependents();
+    wait_for_predecessor();
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     if (threadIdx.x < kWarp) groups.list<SHAPE::kM>(sizes, step, rows, across);
     if (threadIdx.x == 0) {

@@ -1,33 +1,180 @@
 // Product of half or bfloat16 matrices by wgmma: persistent blocks, whose two consumer warpgroups compute tiles in
 // turns or share one.
 //
-// Parameters: tensor maps of A, B and D (that of D is not used if lanes store it), then as in 04_pipelined.cu. The
-// boxes of the maps are 64 elements of an operand's contiguous axis times BM or BN / SHARES lines, or times 64 (B: 64 /
-// SHARES) k; of D, see Store. `vector`: see Output. k is at least 1.
+// Parameters: tensor maps of A, B, B for tail tiles, and D (the last two are not used if there are no tail tiles, or
+// lanes store D), then as in 04_pipelined.cu. The boxes of the maps are 64 elements of an operand's contiguous axis
+// times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of D, see Store. `vector`: see
+// Output. k is at least 1.
 //
 // A block's first warpgroup is the producer: one thread fills a ring of STAGES pairs of operand tiles by tensor copies.
 // The consumers multiply. In turns (TURNS), each computes whole tiles, and stores one while the other multiplies the
 // next one, so the tensor cores always have work, also if the epilogue is long. If they share a tile, each
 // computes half of its rows, and the second one starts late, so that one still multiplies while the other stores.
 //
+// Blocks compute whole tiles in rounds. The columns after the last whole tile are tail tiles, narrow and sometimes
+// tall: the blocks without a whole tile in the last round compute them.
+//
 // Blocks can share the loads of B in clusters. That pays only if rows of the operands are not whole lines of L2.
 //
 // Bottleneck: power. Products alone, without copies, reach 930 TFLOP/s on an H200 at its limit of 700 W. With the
 // copies to the ring, the same power allows a clock of only 1.5 GHz of 1.98.
+#include "../common/dependent.cuh"
 #include "warpgroup_tile.cuh"
 
-// BM x BN: a tile. GROUPS: consumers. SHARES: blocks of a cluster; their tiles are one above the other, and each loads
-// a part of B for all. BUFFERS, BATCH: of a consumer's store. BAND: rows of clusters' tiles that concurrent blocks
-// cover.
-template <int BM, int BN, int GROUPS, bool TURNS, int STAGES, int SHARES, int BUFFERS, int BATCH, int BAND>
+// BM x BN: a whole tile. TAIL: columns of a tail tile; 0: there are none, the last whole tiles are padded. TALL: rows
+// of a tail tile, in BM; 2 if it would else load more than the tensor cores multiply meanwhile. GROUPS: consumers.
+// SHARES: blocks of a cluster; their tiles are one above the other, and each loads a part of B for all. BUFFERS, BATCH:
+// of a consumer's store. BAND: rows of clusters' tiles that concurrent blocks cover.
+template <int BM, int BN, int TAIL, int TALL, int GROUPS, bool TURNS, int STAGES, int SHARES, int BUFFERS, int BATCH,
+    int BAND>
 struct Shape {
-    static constexpr int kM = BM, kN = BN, kGroups = GROUPS, kStages = STAGES, kShares = SHARES, kBand = BAND;
-    static constexpr int kBuffers = BUFFERS, kBatch = BATCH;
+    static constexpr int kM = BM, kN = BN, kTail = TAIL, kTall = TALL, kGroups = GROUPS, kStages = STAGES;
+    static constexpr int kShares = SHARES, kBuffers = BUFFERS, kBatch = BATCH, kBand = BAND;
     static constexpr bool kTurns = TURNS;
-    static constexpr int kWide = BM / 64 / (TURNS ? 1 : GROUPS);  // products of 64 rows of a consumer
     static constexpr int kThreads = (GROUPS + 1) * kGroup;
-    static constexpr int kLead = GROUPS == 2 && !TURNS ? 1 : 0;
+    static constexpr bool kLate = GROUPS == 2 && !TURNS;  // the second consumer starts late
     static_assert(GROUPS <= 2 && (GROUPS == 2 || !TURNS) && BM % (64 * (TURNS ? 1 : GROUPS)) == 0, "whole products");
+    static_assert(TALL * TAIL <= BN, "the sums of a tail tile need no more registers");
+};
+
+// A kind of tile: whole, or TAIL.
+template <class T, class SHAPE, bool A_K, bool B_K, bool TAIL>
+struct Kind {
+    static constexpr int kM = SHAPE::kM * (TAIL ? SHAPE::kTall : 1), kN = TAIL ? SHAPE::kTail : SHAPE::kN;
+    static constexpr int kWide = kM / 64 / (SHAPE::kTurns ? 1 : SHAPE::kGroups);  // products of 64 rows of a consumer
+    using Load = Loader<T, kM, kN, A_K, B_K, true, true, SHAPE::kShares, SHAPE::kM>;
+    using Sums = float[kWide][kN / 2];
+};
+
+// The tiles of a cluster, in the order of their computation: every stride-th of the whole ones, then tail tiles, which
+// those clusters share that have fewer whole ones. m0: of the cluster's first block.
+template <class SHAPE>
+struct Tiles {
+    static constexpr int kRows = SHAPE::kShares * SHAPE::kM, kTailRows = kRows * SHAPE::kTall;
+    int down, across, tails_down, first, stride, whole, tail0, tail_stride, count;
+
+    __device__ __forceinline__ Tiles(int64 m, int64 n, int64 batches) {
+        down = (m + kRows - 1) / kRows;
+        across = SHAPE::kTail ? n / SHAPE::kN : (n + SHAPE::kN - 1) / SHAPE::kN;
+        first = blockIdx.x / SHAPE::kShares, stride = gridDim.x / SHAPE::kShares;
+        const int all = down * across * batches;
+        whole = first < all ? (all - first + stride - 1) / stride : 0;
+        count = whole;
+        if (SHAPE::kTail) {
+            tails_down = (m + kTailRows - 1) / kTailRows;
+            const int full = all % stride;  // clusters with a whole tile in the last round
+            const int tails = tails_down * batches;
+            tail0 = first - full, tail_stride = stride - full;
+            if (tail0 >= 0 && tail0 < tails) count += (tails - tail0 + tail_stride - 1) / tail_stride;
+        }
+    }
+
+    struct At {
+        int m0, n0, batch;
+    };
+
+    __device__ __forceinline__ bool in_tail(int i) const { return SHAPE::kTail && i >= whole; }
+
+    // The place of tile i of the cluster.
+    __device__ __forceinline__ At operator[](int i) const {
+        if (in_tail(i)) {
+            const int number = tail0 + (i - whole) * tail_stride;
+            return {number % tails_down * kTailRows, across * SHAPE::kN, number / tails_down};
+        }
+        const Place<kRows, SHAPE::kN, SHAPE::kBand> at(first + i * stride, down, across);
+        return {at.m0, at.n0, at.batch};
+    }
+};
+
+// The ring, in the order in which a warpgroup passes its stages. STAGE: bytes.
+template <class T, class SHAPE, bool A_K, bool B_K, int STAGE>
+struct Ring {
+    // Named barriers: 1 + group for a group's store; this one and the next one to start in turns, or late.
+    static constexpr int kStart = 1 + SHAPE::kGroups;
+
+    char* stages;
+    uint64 *full, *empty;
+    int group;
+    RingPlace<SHAPE::kStages> place;
+
+    // Producer: loads a tile.
+    template <class LOAD>
+    __device__ __forceinline__ void fill(const LOAD& load, int steps) {
+        for (int step = 0; step < steps; ++step) {
+            barrier_wait<(SHAPE::kShares > 1)>(&empty[place.stage], place.parity ^ 1);
+            load(stages + place.stage * STAGE, step * kDepth, &full[place.stage]);
+            place.next();
+        }
+    }
+
+    // Consumers, before the first tile. In turns a group must not wait for a stage two phases ahead, whose parity is
+    // that of the last phase. So the second one waits in multiply_tile until the first one has waited for all its
+    // stages.
+    __device__ __forceinline__ void start(int steps) {
+        if (SHAPE::kTurns && group) {
+            place.skip(steps);
+            named_arrive(kStart, 2 * kGroup);
+        }
+        if (SHAPE::kLate && group) named_sync(kStart, 2 * kGroup);
+    }
+
+    // Consumer: multiplies its rows of a tile of 2 * COUNT columns. first: it is the block's first one; last: no other
+    // one follows.
+    template <int WIDE, int COUNT>
+    __device__ __forceinline__ void multiply_tile(float (&sums)[WIDE][COUNT], int steps, bool first, bool last) {
+        constexpr int kA = OperandTile<T, WIDE * 64 * (SHAPE::kTurns ? 1 : SHAPE::kGroups), A_K>::kBytes;
+        const int lane = threadIdx.x % kWarp, my_rows = SHAPE::kTurns ? 0 : group * WIDE * 64;
+        const unsigned ring = shared_address(stages);
+        int reading = -1;  // the stage that the products in flight read
+        if (SHAPE::kTurns) named_sync(kStart + group, 2 * kGroup);
+        for (int step = 0; step < steps; ++step) {
+            barrier_wait(&full[place.stage], place.parity);
+            const unsigned stage = ring + place.stage * STAGE;
+            multiply<T, A_K, B_K>(sums, stage + my_rows * kRowBytes, stage + kA, true);
+            if (SHAPE::kLate && group == 0 && step == 0 && first) named_arrive(kStart, 2 * kGroup);
+            wgmma_wait<1>();  // the products of the step before are complete
+            if (reading >= 0) release<SHAPE::kShares>(&empty[reading], lane);
+            reading = place.stage;
+            place.next();
+        }
+        if (SHAPE::kTurns && !last) named_arrive(kStart + 1 - group, 2 * kGroup);
+        wgmma_wait<0>();
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) wgmma_result(sums[i]);
+        release<SHAPE::kShares>(&empty[reading], lane);
+        if (SHAPE::kTurns) place.skip(steps);
+    }
+};
+
+// The output, and the arrays of its epilogue. first: the epilogue of the first batch.
+template <class R, class FINISH, class SHAPE, bool TENSOR_D, bool BY_COLUMNS>
+struct Destination {
+    const CUtensorMap* map;
+    R* d;
+    int64 d_row, d_col, d_batch, m, n;
+    bool vector;
+    FINISH first;
+    int64 c_batch, bias_batch, residual_batch;
+
+    // Stores a consumer's rows of a tile. leader: the thread that issues the group's tensor stores.
+    template <int WIDE, int COUNT>
+    __device__ __forceinline__ void store(
+        const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging, int group, bool leader) const {
+        using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
+        FINISH finish = first;
+        finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) {
+            if constexpr (TENSOR_D) {
+                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
+                    staging, sums[i], map, finish, m0 + i * 64, n0, batch, m, n, 1 + group, leader);
+            } else {
+                const Output<R> out{
+                    d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector};
+                Stored::by_lanes(staging, sums[i], out, finish, m0 + i * 64, n0, 1 + group);
+            }
+        }
+    }
 };
 
 // grid: a multiple of SHARES, cluster: SHARES, block: 128 per consumer and 128, shared: the ring, BUFFERS * 8192 bytes
@@ -35,31 +182,31 @@ struct Shape {
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_D, bool BY_COLUMNS, int ACTIVATION,
     bool ADDS_C, bool BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constant__ CUtensorMap map_a,
-    const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_d, const T* a, const T* b,
-    const R* c, R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row,
-    int64 c_col, int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches,
-    float alpha, float beta, const U* bias, int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual,
-    int64 residual_row, int64 residual_col, int64 residual_batch, float scale, int vector) {
+    const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_tail,
+    const __grid_constant__ CUtensorMap map_d, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
+    int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
+    int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
+    int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
+    int64 residual_batch, float scale, int vector) {
     constexpr int STAGES = SHAPE::kStages, GROUPS = SHAPE::kGroups, SHARES = SHAPE::kShares;
-    constexpr bool TURNS = SHAPE::kTurns;
-    using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
-    using Stored = Store<R, SHAPE::kN / 2, BY_COLUMNS, Finish>;
-    using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, true, true, SHARES>;
-    using At = Place<SHARES * SHAPE::kM, SHAPE::kN, SHAPE::kBand>;
+    using Whole = Kind<T, SHAPE, A_K, B_K, false>;
+    using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
+    constexpr int kStage = Whole::Load::kStage > Tail::Load::kStage ? Whole::Load::kStage : Tail::Load::kStage;
     constexpr int kStaging = SHAPE::kBuffers * 8192;  // of a consumer
     extern __shared__ __align__(1024) char shared[];
-    char* const staging = shared + STAGES * Load::kStage;
+    char* const staging = shared + STAGES * kStage;
     uint64* const full = reinterpret_cast<uint64*>(staging + GROUPS * kStaging);
     uint64* const empty = full + STAGES;
     const int rank = SHARES > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
     if (threadIdx.x == 0) {
+        start_dependents();
         tensor_prefetch(&map_a);
         tensor_prefetch(&map_b);
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(&full[i], Load::kArrivals);
-            barrier_init(&empty[i], SHARES * (TURNS ? 1 : GROUPS) * kGroup / kWarp);
+            barrier_init(&full[i], Whole::Load::kArrivals);
+            barrier_init(&empty[i], SHARES * (SHAPE::kTurns ? 1 : GROUPS) * kGroup / kWarp);
         }
         fence_barrier_init();
     }
@@ -67,79 +214,52 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         cluster_sync();
     else
         __syncthreads();
+    wait_for_predecessor();
 
-    const int down = (m + SHARES * SHAPE::kM - 1) / (SHARES * SHAPE::kM);
-    const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
-    const int all = down * across * batches;
+    const Tiles<SHAPE> tiles(m, n, batches);
     const int steps = (k + kDepth - 1) / kDepth;
-    const int first = blockIdx.x / SHARES, stride = gridDim.x / SHARES;  // in tiles of a cluster
-    RingPlace<STAGES> place;
+    Ring<T, SHAPE, A_K, B_K, kStage> ring{shared, full, empty, group};
     if (group < 0) {
-        if constexpr (GROUPS == 2) registers_decrease<40>();
+        if constexpr (GROUPS == 2) registers_decrease<24>();
         if (threadIdx.x == 0) {
-            for (int tile = first; tile < all; tile += stride) {
-                const At at(tile, down, across);
-                const Load load(&map_a, &map_b, {a + at.batch * a_batch, a_row, a_col, m, k},
-                    {b + at.batch * b_batch, b_col, b_row, n, k}, at.m0 + rank * SHAPE::kM, at.n0,
-                    a_batch ? at.batch : 0, b_batch ? at.batch : 0, rank);
-                for (int step = 0; step < steps; ++step) {
-                    barrier_wait<(SHARES > 1)>(&empty[place.stage], place.parity ^ 1);
-                    load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);
-                    place.next();
-                }
+            for (int i = 0; i < tiles.count; ++i) {
+                const auto at = tiles[i];
+                const int batch_a = a_batch ? at.batch : 0, batch_b = b_batch ? at.batch : 0;
+                if (tiles.in_tail(i))
+                    ring.fill(typename Tail::Load(
+                                  &map_a, &map_tail, {}, {}, at.m0 + rank * Tail::kM, at.n0, batch_a, batch_b, rank),
+                        steps);
+                else
+                    ring.fill(typename Whole::Load(
+                                  &map_a, &map_b, {}, {}, at.m0 + rank * Whole::kM, at.n0, batch_a, batch_b, rank),
+                        steps);
             }
         }
     } else {
-        if constexpr (GROUPS == 2) registers_increase<232>();
-        const int lane = threadIdx.x % kWarp;
-        const bool leader = threadIdx.x % kGroup == 0;  // issues the group's tensor stores
-        const int my_rows = TURNS ? 0 : group * SHAPE::kWide * 64;
-        const unsigned ring = shared_address(shared);
+        if constexpr (GROUPS == 2) registers_increase<240>();
+        using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+        const bool leader = threadIdx.x % kGroup == 0;
         char* const mine = staging + group * kStaging;
-        // Named barriers: group + 1 for a group's store; this one and the next one to start in turns, or late. In turns
-        // a group must not wait for a stage two phases ahead, whose parity is that of the last phase. So it waits here
-        // until the other one has waited for all its stages.
-        constexpr int kStart = 1 + GROUPS;
-        if (TURNS && group) {
-            place.skip(steps);
-            named_arrive(kStart, 2 * kGroup);
-        }
-        if (SHAPE::kLead && group) named_sync(kStart, 2 * kGroup);
-        for (int tile = first + (TURNS ? group * stride : 0); tile < all; tile += (TURNS ? GROUPS : 1) * stride) {
-            float sums[SHAPE::kWide][SHAPE::kN / 2];
-            int reading = -1;  // the stage that the products in flight read
-            if (TURNS) named_sync(kStart + group, 2 * kGroup);
-            for (int step = 0; step < steps; ++step) {
-                barrier_wait(&full[place.stage], place.parity);
-                const unsigned stage = ring + place.stage * Load::kStage;
-                multiply<T, A_K, B_K>(sums, stage + my_rows * kRowBytes, stage + Load::A::kBytes, step > 0);
-                if (SHAPE::kLead && group == 0 && step == 0 && tile == first) named_arrive(kStart, 2 * kGroup);
-                wgmma_wait<1>();  // the products of the step before are complete
-                if (reading >= 0) release<SHARES>(&empty[reading], lane);
-                reading = place.stage;
-                place.next();
-            }
-            if (TURNS && tile + stride < all) named_arrive(kStart + 1 - group, 2 * kGroup);
-            wgmma_wait<0>();
-#pragma unroll
-            for (int i = 0; i < SHAPE::kWide; ++i) wgmma_result(sums[i]);
-            release<SHARES>(&empty[reading], lane);
-            if (TURNS) place.skip(steps);
-
-            const At at(tile, down, across);
-            const Finish finish{c + at.batch * c_batch, c_row, c_col, bias + at.batch * bias_batch, bias_row, bias_col,
-                residual + at.batch * residual_batch, residual_row, residual_col, alpha, beta, scale};
-            const int m0 = at.m0 + rank * SHAPE::kM + my_rows;
-#pragma unroll
-            for (int i = 0; i < SHAPE::kWide; ++i) {
-                if constexpr (TENSOR_D) {
-                    Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
-                        mine, sums[i], &map_d, finish, m0 + i * 64, at.n0, at.batch, m, n, 1 + group, leader);
-                } else {
-                    const Output<R> out{
-                        d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
-                    Stored::by_lanes(mine, sums[i], out, finish, m0 + i * 64, at.n0, 1 + group);
-                }
+        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS> to{&map_d, d, d_row, d_col, d_batch, m, n,
+            vector != 0,
+            {c, c_row, c_col, bias, bias_row, bias_col, residual, residual_row, residual_col, alpha, beta, scale},
+            c_batch, bias_batch, residual_batch};
+        ring.start(steps);
+        for (int i = SHAPE::kTurns ? group : 0; i < tiles.count; i += SHAPE::kTurns ? GROUPS : 1) {
+            const bool last = i + 1 == tiles.count;
+            const int share = SHAPE::kTurns ? 0 : group;
+            if (tiles.in_tail(i)) {
+                typename Tail::Sums sums = {};
+                ring.multiply_tile(sums, steps, i == 0, last);
+                const auto at = tiles[i];
+                const int m0 = at.m0 + rank * Tail::kM + share * Tail::kWide * 64;
+                to.store(sums, m0, at.n0, at.batch, mine, group, leader);
+            } else {
+                typename Whole::Sums whole = {};
+                ring.multiply_tile(whole, steps, i == 0, last);
+                const auto at = tiles[i];
+                const int m0 = at.m0 + rank * Whole::kM + share * Whole::kWide * 64;
+                to.store(whole, m0, at.n0, at.batch, mine, group, leader);
             }
         }
         if (TENSOR_D && leader) bulk_wait_read<0>();  // shared memory must exist until it is read

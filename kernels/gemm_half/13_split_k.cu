@@ -13,6 +13,7 @@
 // columns, as few as 16. Tiles of 64 or 128 rows are small, so copies have a deep ring instead of a second tile.
 //
 // Bottleneck: memory bandwidth, if the product has few rows; else the latency of the first copies and of the last sums.
+#include "../common/dependent.cuh"
 #include "warpgroup_tile.cuh"
 
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
@@ -96,6 +97,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
     if (threadIdx.x == 0) {
+        start_dependents();
         if constexpr (TENSOR_A) tensor_prefetch(&map_a);
         if constexpr (TENSOR_B) tensor_prefetch(&map_b);
         for (int i = 0; i < STAGES; ++i) {
@@ -105,6 +107,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         fence_barrier_init();
     }
     __syncthreads();
+    wait_for_predecessor();
 
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
@@ -188,6 +191,8 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
     const int64 all = down * across * batches * SHAPE::kFours;
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
     static_assert(SHAPE::kFours % kWarp == 0, "a warp's sums are in one tile");
+    if (threadIdx.x == 0) start_dependents();
+    wait_for_predecessor();
     for (int64 first = blockIdx.x * kWarp; first < all; first += gridDim.x * kWarp) {
         const int64 i = first + lane;
         const float4* const from = reinterpret_cast<const float4*>(parts) + i;

@@ -18,6 +18,7 @@
 //
 // Bottleneck: memory bandwidth for up to 4 columns. Per 16 bytes of A, 8 conversions and 8 * SMALL multiply-adds: 8
 // columns take about as long as the loads.
+#include "../common/dependent.cuh"
 #include "../common/hopper.cuh"
 #include "../common/pack.cuh"
 #include "../common/reduce.cuh"
@@ -172,6 +173,8 @@ __global__ void __launch_bounds__(256, SHIFT || SMALL > 2 ? 2 : 5 - SMALL) gemv_
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta, const B* bias, int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row,
     int64 residual_col, int64 residual_batch, float scale, void* parts, int64 share, int group, int chunk) {
+    if (threadIdx.x == 0) start_dependents();
+    wait_for_predecessor();
     constexpr int kWarps = 8, kThreads = kWarps * kWarp;
     constexpr int kDeep = (SHIFT ? 4 : 8) / ROWS;  // vectors of a line in flight per lane
     static_assert(ROWS * SMALL <= kWarp, "a lane per sum");
@@ -338,6 +341,8 @@ __global__ void __launch_bounds__(512, SMALL == 1 ? 2 : 1) gemv_columns(const T*
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
     float beta, const B* bias, int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row,
     int64 residual_col, int64 residual_batch, float scale, void* parts, int64 share) {
+    if (threadIdx.x == 0) start_dependents();
+    wait_for_predecessor();
     constexpr int kWarps = 16, kLines = ACROSS * VEC, kDown = kWarp / ACROSS;  // a warp loads kDown k at once
     constexpr int kDeep = SMALL == 8 ? 4 : VEC >= 4 ? 8 : 16;                  // loads in flight per lane
     constexpr int kPiece = kDown * kDeep;                                      // k of a warp per step

@@ -82,8 +82,9 @@ struct OperandTile {
     static constexpr int kPanels = (LINES + 63) / 64;
     static constexpr int kBytes = ALONG_K ? LINES * kRowBytes : kPanels * kPanelBytes;
 
-    // Loads the tile by tensor copies; or part `rank` of SHARES, into all SHARES blocks of the cluster.
-    template <int SHARES = 1>
+    // Loads the tile by tensor copies of BOX lines if it is along k; or part `rank` of SHARES, into all SHARES blocks
+    // of the cluster.
+    template <int SHARES = 1, int BOX = LINES / SHARES>
     static __device__ __forceinline__ void load(
         char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier, int rank = 0) {
         constexpr int kLines = LINES / SHARES, kRows = kDepth / SHARES;  // of a part
@@ -95,7 +96,9 @@ struct OperandTile {
                 tensor_load_to(to, map, x, y, batch, barrier, (1 << SHARES) - 1);
         };
         if constexpr (ALONG_K) {
-            copy(tile + rank * kLines * kRowBytes, k, line + rank * kLines);
+#pragma unroll
+            for (int from = 0; from < kLines; from += BOX)
+                copy(tile + (rank * kLines + from) * kRowBytes, k, line + rank * kLines + from);
         } else {
 #pragma unroll
             for (int p = 0; p < kPanels; ++p)
@@ -133,8 +136,8 @@ struct OperandTile {
 };
 
 // The copies that fill a stage of the ring, with a tile of each operand. If both are tensor copies, one thread calls
-// it, otherwise the whole warpgroup. SHARES: blocks of a cluster that load B for each other.
-template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1>
+// it, otherwise the whole warpgroup. SHARES: blocks of a cluster that load B for each other. BOX: lines of a copy of A.
+template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1, int BOX = BM>
 struct Loader {
     using A = OperandTile<T, BM, A_K>;
     using B = OperandTile<T, BN, B_K>;
@@ -163,7 +166,7 @@ struct Loader {
         constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);  // of tensor copies
         if constexpr (!kGathers) barrier_arrive_expect(full, kBytes);
         if (kGathers && kBytes && threadIdx.x == 0) barrier_expect(full, kBytes);
-        if (TENSOR_A && threadIdx.x == 0) A::load(stage, map_a, m0, k, batch_a, full);
+        if (TENSOR_A && threadIdx.x == 0) A::template load<1, BOX>(stage, map_a, m0, k, batch_a, full);
         if (TENSOR_B && threadIdx.x == 0)
             B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
         if constexpr (!TENSOR_A) A::gather(stage, of_a, m0, k);
@@ -232,19 +235,26 @@ struct Output {
     bool vector;
 };
 
-// A warpgroup's 64 x 2 * COUNT sums, stored through shared memory in chunks of kCols columns, as many as divide their
-// number: 64, 32 or 16; at most 32 floats. BY_COLUMNS: the output is contiguous along columns, from row to row;
-// otherwise along rows. A chunk has the layout of a tensor store's box: rows of at most 128 bytes along the contiguous
-// axis, swizzled.
-template <class R, int COUNT, bool BY_COLUMNS, class E>
+// The columns of a chunk of a store: 64, 32, 16 or 8, as many as divide COLUMNS; at most 32 floats.
+template <class R, int COLUMNS>
+constexpr int kStoreColumns = COLUMNS % 64 == 0 && sizeof(R) == 2 ? 64
+                              : COLUMNS % 32 == 0                 ? 32
+                              : COLUMNS % 16 == 0                 ? 16
+                                                                  : 8;
+
+// A warpgroup's 64 x 2 * COUNT sums, stored through shared memory in chunks of COLS columns, of which the last may have
+// fewer. Chunks past the last column of the output are left out. BY_COLUMNS: the
+// output is contiguous along columns, from row to row; otherwise along rows. A chunk has the layout of a tensor store's
+// box: rows of at most 128 bytes along the contiguous axis, swizzled.
+template <class R, int COUNT, bool BY_COLUMNS, class E, int COLS = kStoreColumns<R, 2 * COUNT>>
 struct Store {
     static constexpr bool kWide = sizeof(R) == 4;
-    static constexpr int kCols = 2 * COUNT % 64 == 0 && !kWide ? 64 : 2 * COUNT % 32 == 0 ? 32 : 16;
-    static constexpr int kChunks = 2 * COUNT / kCols;
+    static constexpr int kCols = COLS;
+    static constexpr int kChunks = (2 * COUNT + kCols - 1) / kCols;
     static constexpr int kChunkBytes = 64 * kCols * sizeof(R);
     static constexpr int kSpan = BY_COLUMNS ? 128 : kCols * sizeof(R);  // bytes of a row in shared memory
     static constexpr int kBoxRows = BY_COLUMNS && kWide ? 32 : 64;      // of the output, in a box
-    static_assert(COUNT % 8 == 0, "columns in sixteens");
+    static_assert(COUNT % 8 == 0 || (COUNT % 4 == 0 && BY_COLUMNS), "columns in sixteens, or in eights");
 
     // Writes chunk `j` to shared memory. m0, n0: of the warpgroup's sums.
     static __device__ __forceinline__ void stage(
@@ -253,25 +263,28 @@ struct Store {
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
         const int left_rows = m - m0 - row, left_cols = n - n0 - j * kCols - lane % 4 * 2;
         const E part = finish.from(m0 + row, n0 + j * kCols + lane % 4 * 2);
+        constexpr int kEach = kCols == 8 ? 4 : 8;  // sums of a lane in 8 or 16 columns
 #pragma unroll
-        for (int i = 0; i < kCols / 16; ++i) {
-            float values[8];
+        for (int i = 0; i < (kCols + 8) / 16; ++i) {
+            if (j * kCols / 2 + i * kEach >= COUNT) break;
+            float values[kEach];
 #pragma unroll
-            for (int v = 0; v < 8; ++v)
-                values[v] = finished(part, sums[j * kCols / 2 + i * 8 + v], v / 2 % 2 * 8, i * 16 + v / 4 * 8 + v % 2,
-                    left_rows, left_cols);
+            for (int v = 0; v < kEach; ++v)
+                values[v] = finished(part, sums[j * kCols / 2 + i * kEach + v], v / 2 % 2 * 8,
+                    i * 16 + v / 4 * 8 + v % 2, left_rows, left_cols);
             if constexpr (!kWide) {
-                const unsigned packed[4] = {pack<R>(values[0], values[1]), pack<R>(values[2], values[3]),
-                    pack<R>(values[4], values[5]), pack<R>(values[6], values[7])};
+                unsigned packed[kEach / 2];
+#pragma unroll
+                for (int v = 0; v < kEach; v += 2) packed[v / 2] = pack<R>(values[v], values[v + 1]);
                 // The lane passes the address of row lane % 8 of matrix lane / 8
                 if constexpr (BY_COLUMNS)
                     store_matrices_transposed(
-                        chunk + piece(i * 16 + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2), packed);
+                        chunk + piece(i * 16 + lane / 16 * 8 % kCols + lane % 8, warp * 2 + lane / 8 % 2), packed);
                 else
                     store_matrices(chunk + piece(warp * 16 + lane % 16, i * 2 + lane / 16), packed);
             } else {
 #pragma unroll
-                for (int v = 0; v < 8; v += BY_COLUMNS ? 1 : 2) {
+                for (int v = 0; v < kEach; v += BY_COLUMNS ? 1 : 2) {
                     const int to = row + v / 2 % 2 * 8, col = i * 16 + v / 4 * 8 + lane % 4 * 2 + v % 2;
                     if constexpr (BY_COLUMNS)
                         *at(chunk, to, col) = values[v];
@@ -289,11 +302,16 @@ struct Store {
         const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader) {
         static_assert(BUFFERS % BATCH == 0, "whole batches");
         constexpr int kEach = BATCH * 8192 / kChunkBytes;  // chunks at a time
-        static_assert((kChunks + kEach - 1) / kEach % (BUFFERS / BATCH) == 0, "tiles begin with the first buffer");
 #pragma unroll
         for (int j = 0; j < kChunks; j += kEach) {
+            if (n0 + j * kCols >= n) break;
             char* const to = staging + j / kEach % (BUFFERS / BATCH) * BATCH * 8192;
-            if (leader) bulk_wait_read<BUFFERS / BATCH - 1>();  // an earlier batch has been read from here
+            if (leader) {  // an earlier batch, or all those of the tile before, have been read
+                if (j == 0)
+                    bulk_wait_read<0>();
+                else
+                    bulk_wait_read<BUFFERS / BATCH - 1>();
+            }
             named_sync(barrier, kGroup);
 #pragma unroll
             for (int i = 0; i < kEach && j + i < kChunks; ++i)
@@ -320,6 +338,7 @@ struct Store {
         char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0, int barrier) {
 #pragma unroll
         for (int j = 0; j < kChunks; ++j) {
+            if (n0 + j * kCols >= out.n) break;
             named_sync(barrier, kGroup);  // before the staged sums are overwritten
             stage(staging, sums, j, finish, m0, n0, out.m, out.n);
             named_sync(barrier, kGroup);

@@ -20,6 +20,7 @@ import torch_installed
 from paths import ROOT
 
 from cudakit import nvtx
+from cudakit.families import gemm_grouped
 from cudakit.families.gemm_half import FAMILY
 from cudakit.measure.timing import Spread
 from cudakit.memory.array import as_dtype
@@ -37,7 +38,9 @@ def part(name):
         sys.path.remove(str(ROOT / "examples"))
 
 
-arrays, cases, modes, rounds, tables, ways = map(part, ("arrays", "cases", "modes", "rounds", "tables", "ways"))
+arrays, cases, grouped_of, modes, product_of, rounds, tables, ways = map(
+    part, ("arrays", "cases", "grouped", "modes", "product", "rounds", "tables", "ways")
+)
 
 
 def run(*arguments):
@@ -71,6 +74,34 @@ def test_traffic_counts_a_float32_output_as_four_bytes():
     assert (wide.traffic, wide.mode) == (2 * (21 + 35) + 60, "tn float32 out rows + 1,0,2")
 
 
+def test_rows_per_group_are_those_that_the_page_describes():
+    shape = (8, 16384, 4096, 7168)
+    found = {case.mode: case for case in cases.grouped(shape, 20261128)}
+    assert list(found) == ["drawn", "drawn masked", "equal", "equal masked"]
+    expected = np.random.default_rng(20261128).integers(256, 4097, 8)
+    assert found["drawn"].rows == found["drawn masked"].rows == tuple(expected)
+    assert found["drawn"].shape == (8, expected.sum(), 4096, 7168)
+    assert found["equal"].rows == (2048,) * 8
+    assert found["equal"].shape == shape
+    assert cases.grouped(shape, 1)[0].rows != found["drawn"].rows
+    for seed in range(50):
+        rows = cases.grouped((64, 64 * 16, 8, 8), seed)[0].rows
+        assert (min(rows) >= 2, max(rows) <= 32) == (True, True)
+    assert min(cases.grouped((64, 64, 8, 8), 0)[0].rows) == 1
+
+
+def test_the_work_of_a_group_is_that_of_its_own_rows():
+    for case in cases.grouped((2, 6, 5, 7), 3, dtype="float16", out_dtype="float32"):
+        rows = case.shape[1]
+        assert rows == sum(case.rows)
+        assert (case.flops, case.traffic) == (2 * rows * 35, 2 * (rows * 7 + 2 * 35) + 4 * rows * 5)
+        assert case.flops == case.one.flops
+    masked = cases.GroupedCase((2, 5, 5, 7), rows=(4, 1), capacity=6)
+    assert (masked.sizes.tolist(), masked.starts.tolist(), masked.held) == ([4, 1], [0, 6], 12)
+    contiguous = cases.GroupedCase((2, 5, 5, 7), rows=(4, 1))
+    assert (contiguous.sizes.tolist(), contiguous.starts.tolist(), contiguous.held) == ([0, 4, 5], [0, 4], 5)
+
+
 def test_cancelling_data_has_small_sums(sim):
     made = arrays.OwnArrays(sim, sim.default_stream, 0)
     for k in (64, 65):
@@ -99,11 +130,12 @@ def test_every_layout_dtype_and_padding_is_multiplied_and_checked():
 
 def test_all_tables_in_one_run(tmp_path):
     page = tmp_path / "page.md"
-    done = run("--drawn", "2", "--errors", "--epilogue", "--calls", "--shapes", "24x40x33", "--markdown", str(page))
+    asked = ["--drawn", "2", "--errors", "--epilogue", "--calls", "--grouped"]
+    done = run(*asked, "--shapes", "24x40x33", "--markdown", str(page))
     result = result_of(done)
     ours = [row for row in result["rows"] if not row["variant"].startswith("peer:")]
     counts = {name: sum(row["table"] == name for row in ours) for name in modes.MODES}
-    assert counts == {"shapes": 0, "drawn": 2, "errors": 8, "epilogue": 3, "calls": 1}
+    assert counts == {"shapes": 0, "drawn": 2, "errors": 8, "epilogue": 3, "calls": 1, "grouped": 4}
     assert all(row["ok"] for row in ours)
     assert all(row["time_ms"] is None and row["call_us"] is None for row in result["rows"])
     titles = [title for name, (title, _) in tables.TABLES.items() if name != "shapes"]
@@ -116,9 +148,50 @@ def test_all_tables_in_one_run(tmp_path):
     assert worst == "large_row"
 
 
+def test_grouped_products_are_checked_in_both_forms():
+    arguments = ["--grouped", "3x96x40x32,2x10x33x17", "--dtypes", "bfloat16,float16"]
+    for out in ("", "float32"):
+        result = result_of(run(*arguments, "--out-dtype", out, "--seed", "7"))
+        rows = result["rows"]
+        assert {(row["table"], row["family"]) for row in rows} == {("grouped", "gemm_grouped")}
+        ours, one, torch = (
+            [row for row in rows if row["variant"].startswith(name)] for name in ("grouped", "peer:gemm", "peer:torch")
+        )
+        assert len({(*row["shape"], row["dtype"], row["mode"]) for row in ours}) == len(ours) == len(one) == 16
+        assert all(row["ok"] for row in ours + one)
+        assert {row["variant"] for row in ours} <= {variant.name for variant in gemm_grouped.FAMILY}
+        assert {row["skipped"] for row in torch} == {"it needs a GPU"}
+        for row, other in zip(ours, one, strict=True):
+            assert (row["shape"], row["mode"]) == (other["shape"], other["mode"])
+            assert other["idea"].startswith(f"cudakit.ops.gemm, one product of {sum(row['group_rows'])} rows: ")
+            assert other["idea"].rpartition(" ")[2] in {variant.name for variant in FAMILY}
+            groups, rows_in_all, *_ = row["shape"]
+            assert (len(row["group_rows"]), sum(row["group_rows"])) == (groups, rows_in_all)
+            assert bool(row["capacity"]) == ("masked" in row["mode"])
+    first = result["rows"][0]["group_rows"]
+    assert first == np.random.default_rng(7).integers(4, 65, 3).tolist()
+
+
+def test_grouped_products_alone_make_one_table_with_their_rows(tmp_path):
+    page = tmp_path / "page.md"
+    done = run("--grouped", "--markdown", str(page))
+    assert {row["table"] for row in result_of(done)["rows"]} == {"grouped"}
+    for text in (done.stderr, page.read_text()):
+        assert "3x96x40x32 equal: 32, 32, 32 rows" in text
+        assert "3x96x40x32 equal masked: memory for 64 rows per group" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--grouped", "8x64x64"], "--grouped 8x64x64: write GROUPSxROWSxNxK, with extents of at least 1"),
+        (["--grouped", "8x0x64x64"], "--grouped 8x0x64x64: write GROUPSxROWSxNxK, with extents of at least 1"),
+        (["--grouped", "8x100x64x64"], "100 rows cannot be divided into 8 equal groups; write a multiple of 8 rows"),
+        (["--grouped", "1025x2050x8x8"], "1025 groups; at most 1024 are supported"),
+        (["--grouped", "--layouts", "nn,nt"], "--layouts nn,nt: --grouped supports only nn; leave out --layouts"),
+        (["--grouped", "--leading", "0,8,0"], "--leading 0,8,0: --grouped supports only 0,0,0; leave out --leading"),
+        (["--grouped", "--variant", "pipelined"], "--variant pipelined: --grouped supports only auto"),
+        (["--grouped", "--peers", "torch,compile"], "--peers torch,compile: --grouped supports only torch"),
         (["--layouts", "nx"], "--layouts nx: unknown; choose from nn, nt, tn, tt"),
         (["--dtypes", "float32"], "--dtypes float32: unknown; choose from float16, bfloat16"),
         (["--peers", "cutlass"], "choose from torch, compile, triton"),
@@ -129,7 +202,8 @@ def test_all_tables_in_one_run(tmp_path):
         (["--markdown", "/no/such/folder/x.md"], "does not exist"),
     ],
 )
-def test_impossible_requests_are_refused(arguments, words):
+def test_impossible_requests_are_refused(arguments, words, monkeypatch):
+    monkeypatch.setattr(ways, "ops", None)  # nothing is launched
     done = run(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
@@ -141,10 +215,7 @@ def broken(change):
     real = ways.ops
 
     def gemm(a, b, out, *, stream, **options):
-        result = real.gemm(a, b, out, stream=stream, **options)
-        host = result.numpy(stream)
-        change(host)
-        return result.copy_from(host, stream)
+        return overwritten(real.gemm(a, b, out, stream=stream, **options), stream, change)
 
     return types.SimpleNamespace(gemm=gemm)
 
@@ -165,6 +236,62 @@ def test_a_wrong_product_is_reported_and_not_hidden_by_the_table(monkeypatch, ch
         assert done.returncode == 1, done.stderr
         assert "NO [1]" in done.stderr
         assert "in the sample, it is (" in done.stderr
+
+
+def overwritten(array, stream, change):
+    """Make `change` to an array, by its copy in host memory."""
+    host = array.numpy(stream)
+    change(host)
+    return array.copy_from(host, stream)
+
+
+def first_row_of_a_group(host):
+    host[..., 0, 3] += 1
+
+
+def row_after_the_last_group(host):
+    host[-1, -1, 5] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "forms"), [(first_row_of_a_group, {"", "masked"}), (row_after_the_last_group, {"masked"})]
+)
+def test_a_wrong_group_is_reported(monkeypatch, change, forms):
+    real = ways.ops
+
+    def gemm_grouped(a, b, out, *, stream, **options):
+        result = real.gemm_grouped(a, b, out, stream=stream, **options)
+        return overwritten(result, stream, change) if ("masked" if a.ndim == 3 else "") in forms else result
+
+    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=real.gemm, gemm_grouped=gemm_grouped))
+    done = run("--grouped", "3x96x40x32")
+    assert done.returncode == 1, done.stderr
+    wrong = {row["mode"]: row["variant"] for row in json.loads(done.stdout)["rows"] if row["ok"] is False}
+    expected = [f"{kind} {form}".strip() for kind in ("drawn", "equal") for form in sorted(forms)]
+    assert wrong == dict.fromkeys(expected, "grouped")
+
+
+def test_groups_of_the_wrong_matrix_are_reported(monkeypatch):
+    real = ways.ops
+
+    def shifted(a, b, out, **options):
+        b.copy_from(np.roll(b.numpy(options["stream"]), 1, axis=0), options["stream"])
+        return real.gemm_grouped(a, b, out, **options)
+
+    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=real.gemm, gemm_grouped=shifted))
+    done = run("--grouped", "3x96x40x32")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["ok"] for row in rows if row["variant"] == "grouped"] == [False] * 4
+
+
+def test_a_wrong_product_of_all_rows_is_reported(monkeypatch):
+    real = ways.ops
+    monkeypatch.setattr(ways, "ops", broken(nothing_written))
+    ways.ops.gemm_grouped = real.gemm_grouped
+    done = run("--grouped", "3x96x40x32")
+    assert done.returncode == 1, done.stderr
+    assert {row["variant"] for row in json.loads(done.stdout)["rows"] if row["ok"] is False} == {"peer:gemm"}
+    assert "NO [1]" in done.stderr
 
 
 # Turns ----------------------------------------------------------------------------------------------------------------
@@ -310,6 +437,7 @@ def figures(table, variant, ms, shape=(64, 64, 64), mode="", **others):
     row |= {"ok": True, "skipped": None, "why": None, "sm_mhz": 1980.0, "watts": None, "of_copy": 0.5, "gbps": 900.0}
     row |= {"time_ms": None if ms is None else {"median": ms}, "tflops": None if ms is None else 1 / ms}
     row |= {"call_us": None if call is None else {"median": call}, "of_ceiling": None, "of_plain": None}
+    row |= {"group_rows": (), "capacity": 0}
     return row | {"mean_abs_error": None, "max_abs_error": None} | others
 
 
@@ -339,6 +467,36 @@ def test_epilogues_are_compared_with_the_plain_product_and_with_torch():
     headings, (cells,) = tables.epilogue_table(tables.lines_of({"rows": rows})["epilogue"])
     found = dict(zip(headings, cells, strict=True))
     assert (found["of plain"], found["torch / ours"], found["torch-compile / ours"]) == ("1.02", "2.000", "1.500")
+
+
+def test_grouped_products_are_compared_with_one_product_and_with_a_call_per_group():
+    shape, columns = (2, 64, 32, 48), {"drawn": (1.05, 1.0, 2.1), "drawn masked": (1.02, 1.0, 0.51)}
+    rows = []
+    for mode, (ours, one, theirs) in columns.items():
+        of = {"shape": shape, "mode": mode, "group_rows": (40, 24), "capacity": 64 * ("masked" in mode)}
+        rows += [
+            figures("grouped", "grouped", ours, **of, of_plain=ours / one, of_ceiling=theirs / ours),
+            figures("grouped", "peer:gemm", one, **of | {"sm_mhz": 1700.0}),
+            figures("grouped", "peer:torch", theirs, **of | {"sm_mhz": 1500.0}),
+        ]
+    result = {"rows": rows}
+    headings, cells = tables.grouped_table(tables.lines_of(result)["grouped"])
+    drawn, masked = (dict(zip(headings, line, strict=True)) for line in cells)
+    assert (drawn["ms"], drawn["one product, ms"], drawn["cuBLAS per group, ms"]) == ("1.05", "1", "2.1")
+    assert (drawn["ours / one"], drawn["cuBLAS / ours"], drawn["variant"]) == ("1.050", "2.000", "grouped")
+    assert (masked["ours / one"], masked["cuBLAS / ours"]) == ("1.020", "0.500")
+    assert drawn["MHz, ours / one / cuBLAS"] == "1980 / 1700 / 1500"
+    summary = tables.summaries(result)["grouped"]
+    assert summary == {
+        "count": 2, "geometric_mean": pytest.approx(1), "least": 0.5, "least_at": "2x64x32x48 bfloat16 drawn masked",
+        "most_of_one": 1.05, "most_of_one_at": "2x64x32x48 bfloat16 drawn",
+    }  # fmt: skip
+    assert tables.notes_of({**result, "summaries": {"grouped": summary}}, "grouped") == [
+        "2x64x32x48 drawn: 40, 24 rows",
+        "2x64x32x48 drawn masked: memory for 64 rows per group",
+        "ours / one product: at most 1.050, at 2x64x32x48 bfloat16 drawn",
+        "of cuBLAS: geometric mean 1.000 of 2, least 0.500 at 2x64x32x48 bfloat16 drawn masked",
+    ]
 
 
 def test_wrong_rows_and_differences_of_calls_are_in_the_table():
@@ -380,16 +538,29 @@ def product(a, b, out, *, variant, stream, bias=None, activation=None):
         return out.copy_(found)
 
 
+def grouped_product(a, b, out, *, stream, offsets=None, rows=None):
+    """cudakit's grouped product of torch tensors."""
+    assert stream is None
+    with nvtx.range("gemm_grouped.grouped"):
+        for group, place in gemm_grouped.pieces(a, (offsets if rows is None else rows).numpy()):
+            out[place] = (a[place].float() @ b[group].float()).to(out.dtype)
+    return out
+
+
+OPS = types.SimpleNamespace(gemm=product, gemm_grouped=grouped_product)
+
+
 @pytest.fixture
 def gpu_run(sim, monkeypatch):
     """A function that returns a Run on torch's CPU tensors, with further fields."""
     torch_installed.require()
-    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=product))
+    monkeypatch.setattr(ways, "ops", OPS)
     made = arrays.TorchArrays(types.SimpleNamespace(on_stream=None), Gpu(sim), None, 5, kind="cpu")
     lines = []
     everything = {"shapes": [(33, 20, 40)], "errors": [(70, 90, 33)], "epilogue": [(24, 16, 32)], "calls": [(8, 8, 8)]}
+    everything["grouped"] = [(3, 96, 24, 16)]
     return functools.partial(
-        modes.Run, made.device, made, Timer(), Silent(), lines.append, rest_s=0, rounds=3, copy_gbps=4000.0,
+        product_of.Run, made.device, made, Timer(), Silent(), lines.append, rest_s=0, rounds=3, copy_gbps=4000.0,
         asked=everything,
     )  # fmt: skip
 
@@ -420,7 +591,7 @@ def test_a_peer_without_the_function_is_skipped_with_its_reason(gpu_run):
 
 def test_a_tile_that_is_wrong_outside_of_the_sample_is_found_by_the_comparison(gpu_run, monkeypatch):
     shared = gpu_run(asked={"shapes": [(300, 300, 40)]})
-    sampled = modes.Product(shared, "shapes", cases.Case((300, 300, 40)))
+    sampled = product_of.Product(shared, "shapes", cases.Case((300, 300, 40)))
     line = next(i for i in range(300) if i not in sampled.lines)
     column = next(i for i in range(300) if i not in sampled.columns)
 
@@ -433,6 +604,46 @@ def test_a_tile_that_is_wrong_outside_of_the_sample_is_found_by_the_comparison(g
     ours, theirs = modes.shapes(shared)
     assert ours.verdict.why == "1 elements differ from those of peer:torch"
     assert ours.times.device is None
+    assert theirs.times.device is not None
+
+
+def test_grouped_products_on_a_gpu_are_checked_and_timed_with_both_peers(gpu_run, monkeypatch):
+    import torch
+
+    counts, real = [], torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda a, b, out: counts.append(len(a)) or real(a, b, out=out))
+    rows = list(modes.grouped(gpu_run(dtypes=["float16"], seed=7)))
+    assert [row.subject.variant for row in rows] == ["grouped", "peer:gemm", "peer:torch"] * 4
+    assert all(row.ok for row in rows)
+    found = cases.grouped((3, 96, 24, 16), 7)
+    for ours, one, theirs, case in zip(rows[::3], rows[1::3], rows[2::3], found, strict=True):
+        assert ours.subject.mode == one.subject.mode == theirs.subject.mode == case.mode
+        assert ours.of_plain == ours.times.device.median / one.times.device.median
+        assert ours.rates.of_ceiling == theirs.times.device.median / ours.times.device.median
+        assert ours.rates.tflops == pytest.approx(2 * case.shape[1] * 24 * 16 / ours.times.device.median / 1e9)
+        assert (ours.sm_mhz, one.sm_mhz, theirs.sm_mhz) == (1900,) * 3
+        assert ours.times.device.n == 3
+        assert set(case.rows) <= set(counts), "a call per group, of its rows"
+
+
+@pytest.mark.parametrize("form", ["drawn", "drawn masked"])
+def test_a_wrong_group_outside_of_the_sample_is_found_by_the_comparison(gpu_run, monkeypatch, form):
+    shared = gpu_run(asked={"grouped": [(2, 400, 300, 16)]}, seed=7)
+    case = next(one for one in cases.grouped((2, 400, 300, 16), 7) if one.mode == form)
+    sampled = grouped_of.GroupedProduct(shared, case)
+    line = next(i for i in range(case.starts[1], case.starts[1] + case.rows[1]) if i not in sampled.lines)
+    column = next(i for i in range(300) if i not in sampled.columns)
+
+    def wrong(a, b, out, **options):
+        grouped_product(a, b, out, **options)
+        if len(out.flatten(0, -2)) == case.held:
+            out.flatten(0, -2)[line, column] += 30
+        return out
+
+    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=product, gemm_grouped=wrong))
+    ours, _, theirs = (row for row in modes.grouped(shared) if row.subject.mode == form)
+    assert ours.verdict.why == "1 elements differ from those of peer:torch"
+    assert (ours.times.device, ours.of_plain) == (None, None)
     assert theirs.times.device is not None
 
 
@@ -531,20 +742,21 @@ def test_the_whole_script_on_a_gpu(sim, monkeypatch, tmp_path):
     monkeypatch.setattr(
         arrays, "made_for", lambda _, stream, seed: arrays.TorchArrays(on_stream, device, stream, seed, "cpu")
     )
-    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=product))
+    monkeypatch.setattr(ways, "ops", OPS)
     monkeypatch.setattr(cases, "MOST", 40)
     target = tmp_path / "out.json"
     settings = ["--rounds", "2", "--rest-ms", "1", "--peers", "torch", "--json", str(target)]
     tabled = {"--shapes": ["24"], "--drawn": ["3"], "--errors": [], "--epilogue": [], "--calls": []}
+    tabled["--grouped"] = ["2x24x16x8"]
     for option, values in tabled.items():
-        shapes = [] if option in ("--shapes", "--drawn") else ["--shapes", "24"]
+        shapes = [] if option in ("--shapes", "--drawn", "--grouped") else ["--shapes", "24"]
         done = programs.run(EXAMPLE, option, *values, *shapes, *settings)
         assert done.returncode == 0, done.stderr
         result = json.loads(target.read_text())
         assert (result["clocks"], result["ceilings"]["copy_large"]) == ("NVML", copy)
         assert {row["table"] for row in result["rows"]} == {option.strip("-")}
         assert "medians of 2 rounds in turns" in done.stdout
-        assert ("geometric mean" in done.stdout) == (option in ("--shapes", "--drawn"))
+        assert ("geometric mean" in done.stdout) == (option in ("--shapes", "--drawn", "--grouped"))
         timed = [row for row in result["rows"] if row["ok"]]
         assert all((row["time_ms"] is not None) == (option not in ("--errors", "--calls")) for row in timed)
 
