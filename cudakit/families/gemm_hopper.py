@@ -13,34 +13,38 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_hopper_tiles import ITEM, SPLIT_K, TILES, Layout, Split, Tile, layout_of
+from cudakit.families.gemm_hopper_tiles import (
+    CLUSTER_SHARE,
+    ITEM,
+    SPLIT_K,
+    TILES,
+    Layout,
+    Split,
+    Tile,
+    layout_of,
+)
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, several, variant
 from cudakit.memory import array as memory
 
-# Tiles of 12_tiles.cu: whole tiles in turns, without and with clusters, then tiles that two warpgroups share.
+# Tiles of 12_tiles.cu: in turns, without and with clusters, then shared by two warpgroups. A ring of 4 stages has room
+# for tall tail tiles.
 TILE_TABLE = (
-    *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 168, 176, 184, 192)),
-    *(Tile(128, bn, 2, True, stages, 1, 1, 1, 12) for bn in (200, 208) for stages in (5, 4)),
+    *(Tile(128, bn, 2, True, 5, 1, 1, 1, 12) for bn in (128, 144, 160, 168, 176, 184, 192, 200, 208)),
+    *(Tile(128, bn, 2, True, 4, 1, 1, 1, 12) for bn in (200, 208)),
     *(Tile(128, bn, 2, True, 5, 2, 1, 1, 6) for bn in (128, 160, 192)),
     Tile(128, 256, 2, False, 4, 1, 2, 1, 16),
-    Tile(128, 248, 2, False, 4, 1, 2, 1, 16),
-    Tile(128, 256, 2, False, 4, 2, 2, 1, 8),
-    Tile(256, 192, 2, False, 3, 2, 2, 2, 4),
+    Tile(128, 256, 2, False, 4, 2, 2, 1, 10),
     *(Tile(128, 128, 2, False, 6, shares, 2, 2, 16 // shares) for shares in (1, 2)),
     *(Tile(128, 64, 2, False, 8, shares, 1, 1, 16 // shares) for shares in (1, 2)),
 )
 SPLIT_TABLE = tuple(
     Split(groups, bn, stages, 1)
-    for groups, bn, stages in ((2, 128, 5), (2, 64, 8), (2, 32, 8), (2, 16, 8), (1, 128, 8), (1, 64, 8), (1, 32, 8),
-        (1, 16, 8))
+    for groups, bn, stages in ((2, 128, 5), (2, 96, 7), (2, 64, 8), (2, 32, 8), (2, 16, 8), (1, 128, 8), (1, 96, 8),
+        (1, 64, 8), (1, 32, 8), (1, 16, 8))
 )  # fmt: skip
-# blocks per cluster, clusters per tile
-PIECES = (
-    *((cluster, 1) for cluster in (1, 2, 4, 8)),
-    *((cluster, splits) for cluster in (1, 2, 4, 8) for splits in (2, 3, 4, 6, 8, 12, 14)),
-    *((cluster, splits) for cluster in (1, 2, 4) for splits in (16, 24, 28, 32, 48, 64)),
-)
+CLUSTERS = 1, 2, 4, 8  # blocks that share a tile's k through distributed shared memory
+SPLITS = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # clusters per tile; also as many as fill the device
 
 
 # The model of times ---------------------------------------------------------------------------------------------------
@@ -103,13 +107,27 @@ def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
             yield turned, side, layout
 
 
-def tiles_of(p: GemmProblem) -> Iterator[Tile]:
+def tiles_of(p: GemmProblem, layout: Layout) -> Iterator[Tile]:
     """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles."""
     for tile in TILE_TABLE:
         yield tile
-        tailed = tile.with_tail(p)
+        tailed = tile.with_tail(p, layout)
         if tailed.tail:
             yield tailed
+
+
+def splits_of(p: GemmProblem) -> Iterator[Split]:
+    """Yield the tiles of 13_split_k.cu for a problem, with the ways to share their k that do not need more blocks than
+    run at the same time."""
+    for plain in SPLIT_TABLE:
+        for cluster in CLUSTERS:
+            tile = replace(plain, cluster=cluster)
+            full = int(p.sms * CLUSTER_SHARE[cluster]) // (cluster * tile.count(p))
+            for splits in (
+                *(splits for splits in SPLITS if splits < full or splits == 1),
+                *([full] if full > 1 else ()),
+            ):
+                yield replace(tile, splits=splits)
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,7 +136,7 @@ def best_tile(p: GemmProblem) -> Choice | str:
     choices = [
         Choice(turned, tile, us(tile, side, layout))
         for turned, side, layout in sides(p)
-        for tile in tiles_of(side)
+        for tile in tiles_of(side, layout)
         # if all rows are whole lines of L2, sharing them costs more than it saves
         if tile.fits(side, layout) and not (tile.shares > 1 and layout.a.whole and layout.b.whole)
     ]
@@ -128,13 +146,12 @@ def best_tile(p: GemmProblem) -> Choice | str:
 @functools.lru_cache(maxsize=256)
 def best_split(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 13_split_k.cu, or the reason why there is none."""
-    choices = []
-    for turned, side, layout in sides(p):
-        for plain in SPLIT_TABLE:
-            for cluster, splits in PIECES:
-                tile = replace(plain, cluster=cluster, splits=splits)
-                if tile.fits(side, layout):
-                    choices.append(Choice(turned, tile, us(tile, side, layout)))
+    choices = [
+        Choice(turned, tile, us(tile, side, layout))
+        for turned, side, layout in sides(p)
+        for tile in splits_of(side)
+        if tile.fits(side, layout)
+    ]
     return min(choices, key=lambda choice: choice.us) if choices else _reason(p)
 
 
@@ -180,8 +197,12 @@ def packed_tiles(problem: GemmProblem) -> tuple[Launch, ...] | str:
     used = ITEM * packing.end
     product = several(choice.launch(applied, used) if isinstance(choice.tile, Split) else choice.launch(applied))
     first, *rest = (replace(each, scratch=max(each.scratch, used)) for each in product)
-    packs = (replace(each, programmatic=True) for each in gemm_packed.pack_launches(packing, problem))
-    return (*packs, first, *rest)
+    return (*packs(packing, problem), first, *rest)
+
+
+def packs(packing: gemm_packed.Packing, p: GemmProblem) -> tuple[Launch, ...]:
+    """Return the launch that packs the operands, if there is one."""
+    return tuple(replace(each, programmatic=True) for each in gemm_packed.pack_launches(packing, p))
 
 
 def _packing(p: GemmProblem) -> gemm_packed.Packing:

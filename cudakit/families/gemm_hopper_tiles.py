@@ -154,7 +154,8 @@ def filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
 class Tile:
     """A tile of bm x bn outputs of 12_tiles.cu. groups: consumer warpgroups, which compute tiles in turns or share one.
     shares: blocks of a cluster that load B for each other. buffers, batch: of the store. band: rows of clusters' tiles
-    that concurrent blocks cover. tail: columns of the tiles after the last whole column of tiles; 0: all are whole."""
+    that concurrent blocks cover. tail, tall: columns of the tiles after the last whole
+    column of tiles (0: all are whole), and their rows, in bm."""
 
     bm: int
     bn: int
@@ -166,17 +167,19 @@ class Tile:
     batch: int
     band: int
     tail: int = 0
+    tall: int = 1
 
-    def with_tail(self, p: GemmProblem) -> Tile:
+    def with_tail(self, p: GemmProblem, layout: Layout) -> Tile:
         """Return this tile with tail tiles for the columns of a problem that remain after whole ones, if there are any
         of both."""
         tail = ceil_div(p.n % self.bn, _TAILS) * _TAILS
-        return replace(self, tail=tail if self.bn < p.n and tail < self.bn else 0)
-
-    @property
-    def tall(self) -> int:
-        """The rows of a tail tile, in bm."""
-        return 2 if self.tail and 2 * self.tail <= self.bn else 1
+        if self.bn > p.n or not 0 < tail < self.bn:
+            return self
+        if self.bm == 128 and 2 * tail <= self.bn:
+            tall = replace(self, tail=tail, tall=2)
+            if tall.shared(layout) <= p.shared:
+                return tall
+        return replace(self, tail=tail)
 
     def _stage(self, layout: Layout) -> int:
         """Bytes of a stage of the ring."""
@@ -324,7 +327,7 @@ class Split:
         fours = self.count(p) * self.bm * self.bn // 4
         join = Launch(
             min(ceil_div(fours, 32), 16 * p.sms),
-            256,
+            512,
             (*joined, *tail),
             entry=f"split_k_join<{', '.join((*types[1:], cpp_bool(layout.by_columns), *epilogue))}>",
             programmatic=True,

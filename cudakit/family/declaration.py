@@ -161,8 +161,8 @@ class Launch:
         defines: Macros that the source is compiled with.
         cluster: Blocks per cluster.
         cooperative: All blocks are resident at the same time and may synchronise.
-        programmatic: The kernel may start before the one launched before it on the stream has ended (sm_90 and later): it
-            calls `griddepcontrol.wait` before it accesses memory.
+        programmatic: The kernel may start before the one launched before it on the stream has ended (sm_90 and later).
+            It calls `griddepcontrol.wait` before it accesses memory.
         source: The kernel's file, if it is not the variant's.
     """
 

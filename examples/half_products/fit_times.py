@@ -14,7 +14,7 @@ import datetime
 import json
 import math
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 
@@ -32,13 +32,12 @@ LARGEST = 3e11  # multiply-adds of the largest shape
 CANDIDATES = 14  # of a shape
 
 
-def drawn(count, aligned, rng):
-    """Return `count` shapes m, n, k, each log-uniform over 16 to 16,384."""
+def drawn(count, multiple, least, rng):
+    """Return `count` shapes m, n, k, each log-uniform over `least` to 16,384, rounded to multiples."""
     shapes = []
     while len(shapes) < count:
-        shape = np.exp(rng.uniform(math.log(16), math.log(16384), 3)).round().astype(int)
-        if aligned:
-            shape = np.maximum(8, shape // 8 * 8)
+        shape = np.exp(rng.uniform(math.log(least), math.log(16384), 3)).round().astype(int)
+        shape = np.maximum(1, shape // multiple) * multiple
         if np.prod(shape.astype(float)) <= LARGEST:
             shapes.append(tuple(shape.tolist()))
     return shapes
@@ -49,12 +48,7 @@ def candidates(problem, rng):
     others that take at most twice as long."""
     found = []
     for turned, side, layout in hopper.sides(problem):
-        splits = (
-            replace(plain, cluster=cluster, splits=splits)
-            for plain in hopper.SPLIT_TABLE
-            for cluster, splits in hopper.PIECES
-        )
-        for tile in (*hopper.tiles_of(side), *splits):
+        for tile in (*hopper.tiles_of(side, layout), *hopper.splits_of(side)):
             if tile.fits(side, layout):
                 found.append((hopper.us(tile, side, layout), turned, tile, side, layout))
     found.sort(key=lambda each: each[0])
@@ -73,7 +67,8 @@ def measure(args):
     import torch
 
     rng = np.random.default_rng(SEED)
-    shapes = drawn(args.shapes, True, rng) + drawn(args.unaligned, False, rng)
+    shapes = drawn(args.whole, 64, 512, rng) + drawn(args.shapes, 8, 16, rng) + drawn(args.unaligned, 1, 16, rng)
+    rng.shuffle(shapes)
     device = cudakit.Device(0)
     stream = device.stream()
     external = torch.cuda.ExternalStream(int(stream.handle))
@@ -81,7 +76,7 @@ def measure(args):
     l2 = int(device.attribute("L2_CACHE_SIZE"))
     variants = {hopper.TILES: FAMILY["tiles"], hopper.SPLIT_K: FAMILY["split_k"]}
     samples = []
-    for shape in shapes:
+    for shape in map(tuple, shapes):
         m, n, k = shape
         with torch.cuda.stream(external):
             copies = rotations(2 * (m * k + k * n + m * n), l2, most=24)
@@ -96,7 +91,7 @@ def measure(args):
         chosen = candidates(problem, rng)
         packing = gemm_packed.packing_of(problem, along_k=True, keep=True)
         if packing.packed:
-            packs = gemm_packed.pack_launches(packing, problem)
+            packs = hopper.packs(packing, problem)
             space = device.empty(2 * packing.end, np.uint8, stream=stream)
             kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
             keywords = FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], space)
@@ -226,8 +221,9 @@ def main():
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("measure")
     one.add_argument("samples")
-    one.add_argument("--shapes", type=int, default=60)
-    one.add_argument("--unaligned", type=int, default=40)
+    one.add_argument("--whole", type=int, default=30, help="shapes of multiples of 64, from 512 on")
+    one.add_argument("--shapes", type=int, default=60, help="shapes of multiples of 8")
+    one.add_argument("--unaligned", type=int, default=40, help="other shapes")
     one.add_argument("--budget-ms", type=float, default=4.0)
     one.set_defaults(run=measure)
     two = commands.add_parser("fit")

@@ -142,12 +142,19 @@ struct Ring {
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) wgmma_result(sums[i]);
         release<SHAPE::kShares>(&empty[reading], lane);
-        if (SHAPE::kTurns) place.skip(steps);
+        if (last) {  // stores use the ring: no product of any consumer still reads it
+            for (int i = 0; i < SHAPE::kStages; ++i) {
+                barrier_wait<(SHAPE::kShares > 1)>(&empty[place.stage], place.parity ^ 1);
+                place.next();
+            }
+        } else if (SHAPE::kTurns) {
+            place.skip(steps);
+        }
     }
 };
 
 // The output, and the arrays of its epilogue. first: the epilogue of the first batch.
-template <class R, class FINISH, class SHAPE, bool TENSOR_D, bool BY_COLUMNS>
+template <class R, class FINISH, class SHAPE, bool TENSOR_D, bool BY_COLUMNS, int ROOM>
 struct Destination {
     const CUtensorMap* map;
     R* d;
@@ -156,18 +163,20 @@ struct Destination {
     FINISH first;
     int64 c_batch, bias_batch, residual_batch;
 
-    // Stores a consumer's rows of a tile. leader: the thread that issues the group's tensor stores.
+    // Stores a consumer's rows of a tile. leader: the thread that issues the group's tensor stores. room: null,
+    // or ROOM bytes of the ring, if no copy or product uses it any more. Then no store waits for the one before.
     template <int WIDE, int COUNT>
-    __device__ __forceinline__ void store(
-        const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging, int group, bool leader) const {
+    __device__ __forceinline__ void store(const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging,
+        int group, bool leader, char* room) const {
         using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
+        if (WIDE * Stored::kRoom > ROOM) room = nullptr;
         FINISH finish = first;
         finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) {
             if constexpr (TENSOR_D) {
-                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
-                    staging, sums[i], map, finish, m0 + i * 64, n0, batch, m, n, 1 + group, leader);
+                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(room ? room + i * Stored::kRoom : staging,
+                    sums[i], map, finish, m0 + i * 64, n0, batch, m, n, 1 + group, leader, room != nullptr);
             } else {
                 const Output<R> out{
                     d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector};
@@ -193,6 +202,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
     using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
     constexpr int kStage = Whole::Load::kStage > Tail::Load::kStage ? Whole::Load::kStage : Tail::Load::kStage;
     constexpr int kStaging = SHAPE::kBuffers * 8192;  // of a consumer
+    constexpr int kRoom =
+        STAGES * kStage / (SHAPE::kTurns ? 1 : GROUPS) / 1024 * 1024;  // for its part of the last tile
     extern __shared__ __align__(1024) char shared[];
     char* const staging = shared + STAGES * kStage;
     uint64* const full = reinterpret_cast<uint64*>(staging + GROUPS * kStaging);
@@ -210,14 +221,14 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         }
         fence_barrier_init();
     }
+    const Tiles<SHAPE> tiles(m, n, batches);
+    const int steps = (k + kDepth - 1) / kDepth;
     if constexpr (SHARES > 1)
         cluster_sync();
     else
         __syncthreads();
     wait_for_predecessor();
 
-    const Tiles<SHAPE> tiles(m, n, batches);
-    const int steps = (k + kDepth - 1) / kDepth;
     Ring<T, SHAPE, A_K, B_K, kStage> ring{shared, full, empty, group};
     if (group < 0) {
         if constexpr (GROUPS == 2) registers_decrease<24>();
@@ -240,7 +251,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
         const bool leader = threadIdx.x % kGroup == 0;
         char* const mine = staging + group * kStaging;
-        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS> to{&map_d, d, d_row, d_col, d_batch, m, n,
+        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS, kRoom> to{&map_d, d, d_row, d_col, d_batch, m, n,
             vector != 0,
             {c, c_row, c_col, bias, bias_row, bias_col, residual, residual_row, residual_col, alpha, beta, scale},
             c_batch, bias_batch, residual_batch};
@@ -248,18 +259,19 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         for (int i = SHAPE::kTurns ? group : 0; i < tiles.count; i += SHAPE::kTurns ? GROUPS : 1) {
             const bool last = i + 1 == tiles.count;
             const int share = SHAPE::kTurns ? 0 : group;
+            char* const room = last ? shared + share * kRoom : nullptr;
             if (tiles.in_tail(i)) {
                 typename Tail::Sums sums = {};
                 ring.multiply_tile(sums, steps, i == 0, last);
                 const auto at = tiles[i];
                 const int m0 = at.m0 + rank * Tail::kM + share * Tail::kWide * 64;
-                to.store(sums, m0, at.n0, at.batch, mine, group, leader);
+                to.store(sums, m0, at.n0, at.batch, mine, group, leader, room);
             } else {
                 typename Whole::Sums whole = {};
                 ring.multiply_tile(whole, steps, i == 0, last);
                 const auto at = tiles[i];
                 const int m0 = at.m0 + rank * Whole::kM + share * Whole::kWide * 64;
-                to.store(whole, m0, at.n0, at.batch, mine, group, leader);
+                to.store(whole, m0, at.n0, at.batch, mine, group, leader, room);
             }
         }
         if (TENSOR_D && leader) bulk_wait_read<0>();  // shared memory must exist until it is read

@@ -16,6 +16,10 @@
 #include "../common/dependent.cuh"
 #include "warpgroup_tile.cuh"
 
+// The tensor cores truncate each sum, so the error of a sum grows faster than its terms. If the output is float, chains
+// of so many steps are added up in float.
+constexpr int kChain = 64;
+
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
 struct Shape {
@@ -45,6 +49,15 @@ struct Sums {
         }
     }
 };
+
+// Adds sums to a total, after all products are complete.
+template <int COUNT>
+__device__ __forceinline__ void add_chain(float (&total)[COUNT], float (&sums)[COUNT]) {
+    wgmma_wait<0>();
+    wgmma_result(sums);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) total[i] += sums[i];
+}
 
 __device__ __forceinline__ void add(float4& total, float4 more) {
     total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
@@ -90,6 +103,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
     constexpr int kRing = STAGES * Load::kStage;
+    constexpr bool kChains = sizeof(R) == 4;
     extern __shared__ __align__(1024) char shared[];
     uint64* const full = reinterpret_cast<uint64*>(shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes));
     uint64* const empty = full + STAGES;
@@ -106,9 +120,6 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         }
         fence_barrier_init();
     }
-    __syncthreads();
-    wait_for_predecessor();
-
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int all = down * across * batches;
@@ -119,13 +130,15 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const int64 steps = (k + kDepth - 1) / kDepth, pieces = splits * CLUSTER, piece = part * CLUSTER + rank;
     const int begin = piece * steps / pieces, end = (piece + 1) * steps / pieces;
 
+    const Load load(&map_a, &map_b, {a + at.batch * a_batch, a_row, a_col, m, k},
+        {b + at.batch * b_batch, b_col, b_row, n, k}, at.m0, at.n0, a_batch ? at.batch : 0, b_batch ? at.batch : 0);
+    __syncthreads();
+    wait_for_predecessor();
+
     float* const sums_of_tile = reinterpret_cast<float*>(shared);
     RingPlace<STAGES> place;
     if (group < 0) {
         if (Load::kGathers || threadIdx.x == 0) {
-            const Load load(&map_a, &map_b, {a + at.batch * a_batch, a_row, a_col, m, k},
-                {b + at.batch * b_batch, b_col, b_row, n, k}, at.m0, at.n0, a_batch ? at.batch : 0,
-                b_batch ? at.batch : 0);
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);
@@ -136,11 +149,17 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         const int lane = threadIdx.x % kWarp;
         const unsigned ring = shared_address(shared);
         float sums[1][SHAPE::kN / 2];
+        float total[kChains ? SHAPE::kN / 2 : 1] = {};
         int reading = -1;  // the stage that the products in flight read
         for (int step = begin; step < end; ++step) {
             barrier_wait(&full[place.stage], place.parity);
             const unsigned stage = ring + place.stage * Load::kStage;
-            multiply<T, A_K, B_K>(sums, stage + group * kPanelBytes, stage + Load::A::kBytes, step > begin);
+            const bool new_chain = kChains && (step - begin) % kChain == 0;
+            if constexpr (kChains) {
+                if (new_chain && step > begin) add_chain(total, sums[0]);
+            }
+            multiply<T, A_K, B_K>(
+                sums, stage + group * kPanelBytes, stage + Load::A::kBytes, step > begin && !new_chain);
             wgmma_wait<1>();  // the products of the step before are complete
             if (reading >= 0 && lane == 0) barrier_arrive(&empty[reading]);
             reading = place.stage;
@@ -148,8 +167,12 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         }
         wgmma_wait<0>();
         wgmma_result(sums[0]);
+        if constexpr (kChains) add_chain(total, sums[0]);
         named_sync(1, SHAPE::kGroups * kGroup);  // all products are complete: the sums may overwrite the ring
-        Tile::store(sums_of_tile, sums[0]);
+        if constexpr (kChains)
+            Tile::store(sums_of_tile, total);
+        else
+            Tile::store(sums_of_tile, sums[0]);
     }
     if constexpr (CLUSTER > 1)
         cluster_sync();
@@ -177,14 +200,14 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     if constexpr (CLUSTER > 1) cluster_sync();  // no block may exit while another one reads its sums
 }
 
-// Adds up the partial sums of split_k. A warp adds every eighth part of 32 groups of four sums, then the first warp
-// adds what the block's warps have. grid: any, block: 256
+// Adds up the partial sums of split_k. A warp adds every 16th part of 32 groups of four sums, then the first warp
+// adds what the block's warps have. grid: any, block: 512
 template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
     float scale, int vector, const float* parts, int splits) {
-    constexpr int kWarps = 8;
+    constexpr int kWarps = 16;
     __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
@@ -197,7 +220,7 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
         const int64 i = first + lane;
         const float4* const from = reinterpret_cast<const float4*>(parts) + i;
         float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
+#pragma unroll 4
         for (int part = warp; part < splits; part += kWarps) add(total, from[part * all]);
         sums[warp][lane] = total;
         __syncthreads();

@@ -88,7 +88,7 @@ struct OperandTile {
     static __device__ __forceinline__ void load(
         char* tile, const CUtensorMap* map, int line, int k, int batch, uint64* barrier, int rank = 0) {
         constexpr int kLines = LINES / SHARES, kRows = kDepth / SHARES;  // of a part
-        static_assert(LINES % SHARES == 0 && (SHARES == 1 || LINES / SHARES % 8 == 0), "parts begin at 1024 bytes");
+        static_assert(LINES % SHARES == 0 && (SHARES == 1 || kLines % 8 == 0), "parts begin at 1024 bytes");
         const auto copy = [&](char* to, int x, int y) {
             if constexpr (SHARES == 1)
                 tensor_load(to, map, x, y, batch, barrier);
@@ -252,6 +252,7 @@ struct Store {
     static constexpr int kCols = COLS;
     static constexpr int kChunks = (2 * COUNT + kCols - 1) / kCols;
     static constexpr int kChunkBytes = 64 * kCols * sizeof(R);
+    static constexpr int kRoom = (kChunks * kChunkBytes + 8191) / 8192 * 8192;
     static constexpr int kSpan = BY_COLUMNS ? 128 : kCols * sizeof(R);  // bytes of a row in shared memory
     static constexpr int kBoxRows = BY_COLUMNS && kWide ? 32 : 64;      // of the output, in a box
     static_assert(COUNT % 8 == 0 || (COUNT % 4 == 0 && BY_COLUMNS), "columns in sixteens, or in eights");
@@ -295,24 +296,27 @@ struct Store {
         }
     }
 
-    // Tensor stores of all chunks, through BUFFERS of 8 KB of the warpgroup, BATCH of them at a time. leader: the
-    // thread that issues them, which must wait until they have been read before it exits. barrier: a named one.
+    // Tensor stores of all chunks, through BUFFERS of 8 KB of the warpgroup, BATCH of them at a time; or, if `roomy`,
+    // through kRoom bytes that no copy uses, without waits. leader: the thread that issues them, which must wait until
+    // they have been read before it exits. barrier: a named one.
     template <int BUFFERS, int BATCH>
     static __device__ __forceinline__ void by_tensor(char* staging, const float (&sums)[COUNT], const CUtensorMap* map,
-        const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader) {
+        const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader, bool roomy = false) {
         static_assert(BUFFERS % BATCH == 0, "whole batches");
         constexpr int kEach = BATCH * 8192 / kChunkBytes;  // chunks at a time
 #pragma unroll
         for (int j = 0; j < kChunks; j += kEach) {
             if (n0 + j * kCols >= n) break;
-            char* const to = staging + j / kEach % (BUFFERS / BATCH) * BATCH * 8192;
-            if (leader) {  // an earlier batch, or all those of the tile before, have been read
-                if (j == 0)
-                    bulk_wait_read<0>();
-                else
-                    bulk_wait_read<BUFFERS / BATCH - 1>();
+            char* const to = staging + (roomy ? j / kEach : j / kEach % (BUFFERS / BATCH)) * BATCH * 8192;
+            if (!roomy) {
+                if (leader) {  // an earlier batch, or all those of the tile before, have been read
+                    if (j == 0)
+                        bulk_wait_read<0>();
+                    else
+                        bulk_wait_read<BUFFERS / BATCH - 1>();
+                }
+                named_sync(barrier, kGroup);
             }
-            named_sync(barrier, kGroup);
 #pragma unroll
             for (int i = 0; i < kEach && j + i < kChunks; ++i)
                 stage(to + i * kChunkBytes, sums, j + i, finish, m0, n0, m, n);

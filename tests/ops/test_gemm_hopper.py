@@ -19,7 +19,7 @@ from cudakit.compile import cache
 from cudakit.families import gemm_half
 from cudakit.families.gemm_half import DTYPES, problem
 from cudakit.families.gemm_hopper import (
-    PIECES,
+    CLUSTERS,
     SPLIT_TABLE,
     TILE_TABLE,
     VARIANTS,
@@ -149,7 +149,9 @@ def test_every_tile(device: cudakit.Device, tile: Tile, result: str) -> None:
 
 
 @pytest.mark.parametrize("split", SPLIT_TABLE, ids=named)
-@pytest.mark.parametrize("pieces", quick(PIECES, (4, 3)), ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize(
+    "pieces", quick([(c, s) for c in CLUSTERS for s in (1, 3, 14)], (4, 3)), ids="{0[0]}x{0[1]}".format
+)
 def test_every_split(device: cudakit.Device, split: Split, pieces: tuple[int, int]) -> None:
     """A step of k per piece, then one more for some of the pieces; several partial tiles."""
     tile = replace(split, cluster=pieces[0], splits=pieces[1])
