@@ -14,7 +14,6 @@ from typing import Any
 
 from cudakit.families import gemm_packed
 from cudakit.families.gemm_hopper_tiles import (
-    CLUSTER_SHARE,
     ITEM,
     SPLIT_K,
     TILES,
@@ -44,25 +43,27 @@ SPLIT_TABLE = tuple(
         (1, 64, 8), (1, 32, 8), (1, 16, 8))
 )  # fmt: skip
 CLUSTERS = 1, 2, 4, 8  # blocks that share a tile's k through distributed shared memory
-SPLITS = 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # clusters per tile; also as many as fill the device
+SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile; also as many as fill the device
 
 
 # The model of times ---------------------------------------------------------------------------------------------------
 
 # us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; rounds of
-# tiles; their area, in 128 x 128; steps of 64 k of all rounds; their area; the same times the share of busy
-# multiprocessors (more of them have a lower clock); hundreds of lines per step, by how they are loaded.
+# tiles times their area, in 128 x 128; MB of output, again if its rows are not whole sectors; steps of 64 k of all
+# rounds; their area; the same times the share of busy multiprocessors (more of them have a lower clock); the same in
+# clusters; hundreds of lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
 # rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
-# multiprocessor, the area of steps, the same times the share of busy multiprocessors, and lines as above.
+# multiprocessor, the area of steps, the same times the share of busy multiprocessors, and lines as above; MB of A and
+# B.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (3.26, 0.1262, 1.367, 8.975e-05, 0.09874, 0.1587, 0.02554, 0.08536, 0),
-    "shared": (2.193, 0.1865, 1.288, 0.121, 0.1672, 0.09581, 0, 0.03881, 0),
-    "split": (1.171, 1.324, 3.79, 0.4667, 2.486, 0.5274, 0.06806, 0, 0.1512, 0.06329, 0.1394, 1.546),
+    "turns": (3.9229, 0, 0.1437, 0.2783, 0.0103, 0.1327, 0.0413, 0.0228, 0.0617, 0.1068, 0),
+    "shared": (3.4365, 0.128, 0.1795, 0.1227, 0.0898, 0.0595, 0.0689, 0.0287, 0.0666, 0.1062, 0),
+    "split": (0.1628, 0.4762, 1.773, 0.4491, 2.272, 0.6039, 0.08073, 0, 0.2296, 0.01864, 0.09258, 1.562, 0.1275),
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
 START_US = 2.0  # of a launch that is bound by memory
-PACK_US, PACK_BYTES_PER_US = 4.12, 3.14e6
+PACK_US, PACK_BYTES_PER_US = 3.17, 3.07e6
 
 
 def moved_us(p: GemmProblem) -> float:
@@ -108,8 +109,11 @@ def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
 
 
 def tiles_of(p: GemmProblem, layout: Layout) -> Iterator[Tile]:
-    """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles."""
+    """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles. If all rows are whole
+    lines of L2, sharing them in clusters costs more than it saves."""
     for tile in TILE_TABLE:
+        if tile.shares > 1 and layout.a.whole and layout.b.whole:
+            continue
         yield tile
         tailed = tile.with_tail(p, layout)
         if tailed.tail:
@@ -117,17 +121,14 @@ def tiles_of(p: GemmProblem, layout: Layout) -> Iterator[Tile]:
 
 
 def splits_of(p: GemmProblem) -> Iterator[Split]:
-    """Yield the tiles of 13_split_k.cu for a problem, with the ways to share their k that do not need more blocks than
-    run at the same time."""
+    """Yield the tiles of 13_split_k.cu for a problem, with the ways to share their k: the blocks of a cluster, or
+    blocks that write parts, at most as many as run at the same time. Both together are slower than parts alone."""
     for plain in SPLIT_TABLE:
         for cluster in CLUSTERS:
-            tile = replace(plain, cluster=cluster)
-            full = int(p.sms * CLUSTER_SHARE[cluster]) // (cluster * tile.count(p))
-            for splits in (
-                *(splits for splits in SPLITS if splits < full or splits == 1),
-                *([full] if full > 1 else ()),
-            ):
-                yield replace(tile, splits=splits)
+            yield replace(plain, cluster=cluster)
+        most = p.sms // plain.count(p)
+        for splits in (*(splits for splits in SPLITS if splits < most), *([most] if most > 1 else ())):
+            yield replace(plain, splits=splits)
 
 
 @functools.lru_cache(maxsize=256)
@@ -137,8 +138,7 @@ def best_tile(p: GemmProblem) -> Choice | str:
         Choice(turned, tile, us(tile, side, layout))
         for turned, side, layout in sides(p)
         for tile in tiles_of(side, layout)
-        # if all rows are whole lines of L2, sharing them costs more than it saves
-        if tile.fits(side, layout) and not (tile.shares > 1 and layout.a.whole and layout.b.whole)
+        if tile.fits(side, layout)
     ]
     return min(choices, key=lambda choice: choice.us) if choices else _reason(p)
 

@@ -63,12 +63,13 @@ def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
 @dataclass(frozen=True)
 class Layout:
     """The layout of a problem's arrays. by_columns: the output is contiguous along its columns. tensor: whether tensor
-    copies store it."""
+    copies store it; whole: whether its rows are also whole sectors of L2 (32 bytes)."""
 
     a: Side
     b: Side
     by_columns: bool
     tensor: bool
+    whole: bool
 
     @property
     def gathers(self) -> bool:
@@ -90,7 +91,7 @@ def layout_of(p: GemmProblem) -> Layout | str:
     item = memory.as_dtype(p.result).itemsize
     along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
     tensor = p.d.pieces(along, step, extent, p.batch, item) and step >= extent and (p.batch == 1 or p.d.batch > 0)
-    return Layout(a, b, by_columns, tensor)
+    return Layout(a, b, by_columns, tensor, tensor and step * item % 32 == 0)
 
 
 def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
@@ -195,8 +196,10 @@ class Tile:
         return self.shares * ceil_div(p.m, tall * self.shares * self.bm) * p.batch
 
     def count(self, p: GemmProblem) -> int:
-        """Tiles of all batches, if all are whole ones."""
-        return self.rows(p) * ceil_div(p.n, self.bn)
+        """Tiles of all batches, whole ones and tail tiles."""
+        if not self.tail:
+            return self.rows(p) * ceil_div(p.n, self.bn)
+        return self.rows(p) * (p.n // self.bn) + self.rows(p, self.tall)
 
     def rounds(self, p: GemmProblem) -> float:
         """Tiles of the block with most of them, in whole tiles."""
@@ -256,8 +259,10 @@ class Tile:
         steps = rounds * ceil_div(p.k, DEPTH)
         area = self.bm * self.bn / 16384
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
+        output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
         lines = _lines(layout, self.bm, self.bn / self.shares)
-        return (1, rounds, rounds * area, steps, steps * area, steps * area * busy, *(steps * each for each in lines))
+        fixed = (1, rounds * area, output, 0 if layout.whole else output, steps, steps * area)
+        return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
 
 
 @dataclass(frozen=True)
@@ -352,7 +357,8 @@ class Split:
         parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
         lines = _lines(layout, self.bm, self.bn)
         fixed = (1, self.cluster > 1, split, parts, rounds, rounds * area * self.cluster)
-        return (*fixed, rounds * steps, work * area, work * area * busy, *(work * each for each in lines))
+        operands = (p.m * p.k + p.k * p.n) * p.batch * ITEM * 1e-6  # MB
+        return (*fixed, rounds * steps, work * area, work * area * busy, *(work * each for each in lines), operands)
 
 
 def _lines(layout: Layout, of_a: float, of_b: float) -> tuple[float, float, float]:

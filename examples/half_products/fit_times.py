@@ -2,7 +2,7 @@
 
 `measure` times tiles on drawn shapes on a GPU with torch, and writes the samples. `fit` reads them, and prints the
 constants of each tile and how much slower the model's choice is than the fastest measured tile. The shapes are drawn
-with another seed than those of published tables. A sample with a `weight` counts as several.
+with another seed than those of published tables.
 
     python examples/half_products/fit_times.py measure samples.json --shapes 60
     python examples/half_products/fit_times.py fit profiles/h200/gemm_hopper_tiles.json
@@ -32,11 +32,11 @@ LARGEST = 3e11  # multiply-adds of the largest shape
 CANDIDATES = 14  # of a shape
 
 
-def drawn(count, multiple, least, rng):
-    """Return `count` shapes m, n, k, each log-uniform over `least` to 16,384, rounded to multiples."""
+def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
+    """Return `count` shapes m, n, k, each log-uniform over `least` to `most`, rounded to multiples."""
     shapes = []
     while len(shapes) < count:
-        shape = np.exp(rng.uniform(math.log(least), math.log(16384), 3)).round().astype(int)
+        shape = np.exp(rng.uniform(np.log(least), np.log(most))).round().astype(int)
         shape = np.maximum(1, shape // multiple) * multiple
         if np.prod(shape.astype(float)) <= LARGEST:
             shapes.append(tuple(shape.tolist()))
@@ -66,8 +66,9 @@ def launches_of(tile, side, layout):
 def measure(args):
     import torch
 
-    rng = np.random.default_rng(SEED)
-    shapes = drawn(args.whole, 64, 512, rng) + drawn(args.shapes, 8, 16, rng) + drawn(args.unaligned, 1, 16, rng)
+    rng = np.random.default_rng(args.seed)
+    shapes = drawn(args.whole, 64, [1024] * 3, rng) + drawn(args.shapes, 8, [16] * 3, rng)
+    shapes += drawn(args.unaligned, 1, [16] * 3, rng) + drawn(args.long, 8, [16, 16, 4096], rng, [512, 512, 131072])
     rng.shuffle(shapes)
     device = cudakit.Device(0)
     stream = device.stream()
@@ -165,12 +166,12 @@ def problem_like(shape):
     return GemmProblem(m, n, k, 1, a, b, d, d, 1.0, 0.0, "bfloat16", "bfloat16", 132, 232448)
 
 
-def not_negative(terms, times):
-    """Return the coefficients of a least-squares fit of relative errors, none of them negative."""
+def not_negative(terms, times, weights):
+    """Return the coefficients of a weighted least-squares fit of relative errors, none of them negative."""
     left = list(range(terms.shape[1]))
-    weighted = terms / times[:, None]
+    weighted = terms * (weights / times)[:, None]
     while True:
-        found, *_ = np.linalg.lstsq(weighted[:, left], np.ones(len(times)), rcond=None)
+        found, *_ = np.linalg.lstsq(weighted[:, left], weights, rcond=None)
         if (found >= 0).all():
             result = np.zeros(terms.shape[1])
             result[left] = found
@@ -180,12 +181,17 @@ def not_negative(terms, times):
 
 def fit(args):
     with open(args.samples) as file:
-        samples = [each for each in json.load(file)["samples"] for _ in range(each.get("weight", 1))]
+        samples = json.load(file)["samples"]
     groups = {}
     packs = np.array([(1, 2 * each["packed_bytes"], each["us"]) for each in samples if "packed_bytes" in each])
     if len(packs):
-        start, per_byte = not_negative(packs[:, :2], packs[:, 2])
+        start, per_byte = not_negative(packs[:, :2], packs[:, 2], np.ones(len(packs)))
         print(f"PACK_US, PACK_BYTES_PER_US = {start:.3g}, {1 / per_byte:.3g}")
+    fastest = {}
+    for each in samples:
+        if "tile" in each:
+            shape = tuple(each["shape"])
+            fastest[shape] = min(fastest.get(shape, math.inf), each["us"])
     for each in samples:
         if "tile" not in each:
             continue
@@ -195,12 +201,17 @@ def fit(args):
         side = problem.turned if each["turned"] else problem
         layout = hopper.layout_of(side)
         moved = hopper.moved_us(side)
+        chosen_from = hopper.splits_of(side) if tile.kind == "split" else hopper.tiles_of(side, layout)
+        if tile not in chosen_from:
+            continue
         groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], moved, each))
     modelled = {}
     for kind, rows in groups.items():
         bound = [row for row in rows if row[1] > 1.15 * row[2]]  # others are bound by memory
         terms, times = np.array([row[0] for row in bound]), np.array([row[1] for row in bound])
-        found = not_negative(terms, times)
+        # tiles that are nearly the fastest matter most
+        weights = np.array([(fastest[tuple(row[3]["shape"])] / row[1]) ** 2 for row in bound])
+        found = not_negative(terms, times, weights)
         print(f'    "{kind}": ({", ".join(f"{value:.4g}" for value in found)}),')
         for row in rows:
             estimate = max(float(np.dot(found, row[0])), row[2])
@@ -221,9 +232,11 @@ def main():
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("measure")
     one.add_argument("samples")
-    one.add_argument("--whole", type=int, default=30, help="shapes of multiples of 64, from 512 on")
+    one.add_argument("--whole", type=int, default=30, help="shapes of multiples of 64, from 1024 on")
     one.add_argument("--shapes", type=int, default=60, help="shapes of multiples of 8")
     one.add_argument("--unaligned", type=int, default=40, help="other shapes")
+    one.add_argument("--long", type=int, default=20, help="shapes of few outputs and much k")
+    one.add_argument("--seed", type=int, default=SEED, help=f"of the shapes (default: {SEED})")
     one.add_argument("--budget-ms", type=float, default=4.0)
     one.set_defaults(run=measure)
     two = commands.add_parser("fit")

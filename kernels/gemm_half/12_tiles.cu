@@ -169,7 +169,7 @@ struct Destination {
     __device__ __forceinline__ void store(const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging,
         int group, bool leader, char* room) const {
         using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
-        if (WIDE * Stored::kRoom > ROOM) room = nullptr;
+        if (!TENSOR_D || WIDE * Stored::kRoom > ROOM) room = nullptr;
         FINISH finish = first;
         finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
 #pragma unroll

@@ -91,6 +91,11 @@ class _Box:
         # bytes of the allocation's store
         self.begins = offsets + (tensor.address - self.allocation.base)
         self.clipped = (self.count - len(self.begins)) * self.unit
+        if stores and self.inside is not None:
+            # What a store leaves out need not be in shared memory.
+            inside = self.inside.reshape(len(self.chunks), -1)
+            stored = inside.any(axis=1)
+            self.chunks, self.inside = self.chunks[stored], inside[stored].reshape(-1)
 
     def global_units(self, accesses: _Accesses) -> Units:
         return Units(self.allocation, self.begins // self.unit, accesses.units(self.unit))
