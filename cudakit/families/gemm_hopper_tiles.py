@@ -94,14 +94,17 @@ def layout_of(p: GemmProblem) -> Layout | str:
     return Layout(a, b, by_columns, tensor, tensor and step * item % 32 == 0)
 
 
-def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
-    """Return 1 if the output's contiguous axis consists of aligned vectors of `width` elements, else 0."""
+def lane_store(p: GemmProblem, layout: Layout, width: int) -> int:
+    """Return how lanes store the output, as a number of Output in warpgroup_tile.cuh: in aligned vectors of `width`
+    elements, in runs or element by element."""
     d = p.d
     along, step, extent = (d.row, d.col, p.m) if layout.by_columns else (d.col, d.row, p.n)
     item = memory.as_dtype(p.result).itemsize
     aligned = d.alignment == 16 or d.alignment >= width * item
     strides = (step, extent, d.batch if p.batch > 1 else 0)
-    return int(along == 1 and aligned and not any(stride % width for stride in strides))
+    if along != 1:
+        return 0
+    return 1 if aligned and not any(stride % width for stride in strides) else 2
 
 
 def _map(
@@ -240,7 +243,7 @@ class Tile:
         return Launch(
             self.blocks(p),
             (self.groups + 1) * GROUP,
-            (*filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
+            (*filled(maps), *arguments(p), *epilogue_arguments(p), lane_store(p, layout, 8 // item)),
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
             cluster=self.shares if self.shares > 1 else None,
@@ -311,7 +314,7 @@ class Split:
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
         args = arguments(p)
-        tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
+        tail = (*epilogue_arguments(p), lane_store(p, layout, 4), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
             (self.groups + 1) * GROUP,

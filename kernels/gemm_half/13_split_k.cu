@@ -1,7 +1,7 @@
 // Product of half or bfloat16 matrices by wgmma for few tiles: the blocks of a cluster share a tile's k.
 //
 // Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many clusters share
-// a tile. `vector`: the contiguous axis of d consists of aligned vectors of 4 elements. k is at least 64 * (pieces of k
+// a tile. `how`: see Output, vectors of 4 elements. k is at least 64 * (pieces of k
 // - 1) + 1.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
@@ -73,7 +73,7 @@ __device__ __forceinline__ void write(
     if (row >= out.m || col >= out.n) return;
     const float from[4] = {sums.x, sums.y, sums.z, sums.w};
     R* const to = out.first + row * out.row + col * out.col;
-    if (out.vector) {
+    if (out.how == kVectors) {
         Pack<R, 4> rounded;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
-    int64 residual_batch, float scale, int vector, float* parts, int splits) {
+    int64 residual_batch, float scale, int how, float* parts, int splits) {
     constexpr int STAGES = SHAPE::kStages, CLUSTER = SHAPE::kCluster;
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
         bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
         residual_col, alpha, beta, scale};
-    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
+    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), how};
     constexpr int kShare = SHAPE::kFours / CLUSTER;
     static_assert(SHAPE::kFours % CLUSTER == 0, "equal shares");
     for (int i = threadIdx.x; i < kShare; i += SHAPE::kThreads) {
@@ -206,7 +206,7 @@ template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool A
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
-    float scale, int vector, const float* parts, int splits) {
+    float scale, int how, const float* parts, int splits) {
     constexpr int kWarps = 16;
     __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
@@ -231,8 +231,7 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
             const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
                 bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
                 residual_col, alpha, beta, scale};
-            const Output<R> out{
-                d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
+            const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), how};
             write<SHAPE, BY_COLUMNS>(total, i % SHAPE::kFours, out, finish, at.m0, at.n0);
         }
         __syncthreads();

@@ -225,14 +225,17 @@ struct Place {
 
 // --- The output ----------------------------------------------------------------------------------------------------
 
-// The output of a batch, for stores that are not tensor stores. vector: its contiguous axis consists of aligned
-// vectors; for Store, of kVector elements.
+// How lanes store an output: element by element; in aligned vectors, of which its contiguous axis consists (for Store,
+// of kVector elements); or in the 16-byte pieces inside the runs of its contiguous axis, which begin anywhere.
+constexpr int kElements = 0, kVectors = 1, kRuns = 2;
+
+// The output of a batch, for stores that are not tensor stores.
 template <class R>
 struct Output {
     R* first;
     int64 row, col;
     int m, n;
-    bool vector;
+    int how;
 };
 
 // The columns of a chunk of a store: 64, 32, 16 or 8, as many as divide COLUMNS; at most 32 floats.
@@ -346,8 +349,10 @@ struct Store {
             named_sync(barrier, kGroup);  // before the staged sums are overwritten
             stage(staging, sums, j, finish, m0, n0, out.m, out.n);
             named_sync(barrier, kGroup);
-            if (out.vector)
+            if (out.how == kVectors)
                 copy<kVector>(staging, out, j, m0, n0);
+            else if (out.how == kRuns)
+                copy_runs(staging, out, j, m0, n0);
             else
                 copy<1>(staging, out, j, m0, n0);
         }
@@ -373,6 +378,38 @@ struct Store {
         }
     }
 
+    // Stores the staged chunk `j`, whose lines along the contiguous axis begin anywhere: per line, 16 lanes store the
+    // pieces between 16-byte boundaries, those that are only partly in the chunk element by element.
+    static __device__ __forceinline__ void copy_runs(char* staging, const Output<R>& out, int j, int m0, int n0) {
+        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64, kPer = 16 / sizeof(R);
+        static_assert(kAlong / kPer < 16 || kWide, "16 lanes per line");
+        constexpr int kLanes = kAlong / kPer < 16 ? 16 : 32;
+        const int thread = threadIdx.x % kGroup, lane = thread % kLanes;
+        const int left = BY_COLUMNS ? out.m - m0 : out.n - n0 - j * kCols;  // elements of a line inside the output
+        const int count = left < kAlong ? left : kAlong;
+#pragma unroll 2
+        for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
+            const int to_row = m0 + (BY_COLUMNS ? 0 : across), to_col = n0 + j * kCols + (BY_COLUMNS ? across : 0);
+            if (to_row >= out.m || to_col >= out.n) continue;
+            R* const to = out.first + to_row * out.row + to_col * out.col;
+            const int past = past_boundary(to) / sizeof(R), first = lane * kPer - past;  // of the lane's piece
+            if (first >= count) continue;
+            const auto from = [&](int along) {
+                return at(staging, BY_COLUMNS ? along : across, BY_COLUMNS ? across : along);
+            };
+            if (first >= 0 && first + kPer <= count) {
+                uint4 piece = *reinterpret_cast<const uint4*>(from(lane * kPer - (past ? kPer : 0)));
+                if (past)
+                    piece = shifted(piece, *reinterpret_cast<const uint4*>(from(lane * kPer)), 16 - past * sizeof(R));
+                *reinterpret_cast<uint4*>(to + first) = piece;
+            } else {
+#pragma unroll
+                for (int e = 0; e < kPer; ++e)
+                    if (first + e >= 0 && first + e < count) to[first + e] = *from(first + e);
+            }
+        }
+    }
+
     // The output from a sum. m, n: rows and columns inside the output, counted like row and col.
     static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
         if constexpr (E::kReads) {
@@ -388,9 +425,9 @@ struct Store {
 
     // The place of an element in a chunk.
     static __device__ __forceinline__ R* at(char* chunk, int row, int col) {
-        constexpr int kElements = 16 / sizeof(R);
+        constexpr int kPer = 16 / sizeof(R);
         if (BY_COLUMNS && kWide && row >= 32) chunk += kChunkBytes / 2;
         const int along = BY_COLUMNS ? row % kBoxRows : col, across = BY_COLUMNS ? col : row;
-        return reinterpret_cast<R*>(chunk + piece(across, along / kElements)) + along % kElements;
+        return reinterpret_cast<R*>(chunk + piece(across, along / kPer)) + along % kPer;
     }
 };
