@@ -16,6 +16,8 @@ DEPTH = 64  # k per stage of the ring
 GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
+_RAW_ROW, _AHEAD = 144, 3  # bytes of a gathered row, steps whose rows are copied ahead
+_GATHERED_STAGES = 3  # of the ring, if an operand is gathered
 _TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
 _LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
@@ -38,9 +40,17 @@ class Side:
     tensor: bool
     whole: bool
 
+    def rows(self, lines: int) -> int:
+        """Rows of 64 elements of a tile of `lines` lines in shared memory."""
+        return lines if self.along_k else ceil_div(lines, 64) * 64
+
     def bytes(self, lines: int) -> int:
         """Bytes of a tile of `lines` lines in shared memory."""
-        return (lines if self.along_k else ceil_div(lines, 64) * 64) * DEPTH * ITEM
+        return self.rows(lines) * DEPTH * ITEM
+
+    def raw(self, lines: int) -> int:
+        """Bytes of a tile that is gathered, before its rows are shifted."""
+        return 0 if self.tensor else self.rows(lines) * _RAW_ROW
 
 
 def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
@@ -289,10 +299,16 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory: the ring, or the sums after it was used."""
-        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
+        """Bytes of shared memory: the ring, or the sums after it was used, and gathered rows."""
+        stages = self.ring(layout)
+        ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        return max(ring, sums) + self.stages * BARRIERS
+        raw = _AHEAD * (layout.a.raw(self.bm) + layout.b.raw(self.bn))
+        return max(ring, sums) + stages * BARRIERS + raw
+
+    def ring(self, layout: Layout) -> int:
+        """The stages of its ring."""
+        return min(self.stages, _GATHERED_STAGES) if layout.gathers else self.stages
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches."""
@@ -305,7 +321,7 @@ class Split:
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.stages}, {self.cluster}>"
+        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(layout)}, {self.cluster}>"
         maps = operand_maps(p, layout, self.bm, self.bn)
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)

@@ -19,6 +19,7 @@
 // The tensor cores truncate each sum, so the error of a sum grows faster than its terms. If the output is float, chains
 // of so many steps are added up in float.
 constexpr int kChain = 64;
+constexpr int kAhead = 3;  // steps whose gathered rows are copied ahead
 
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
@@ -90,7 +91,7 @@ __device__ __forceinline__ void write(
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring or Sums, whichever is larger, and 16 bytes per stage
+// shared: the ring or Sums, whichever is larger, 16 bytes per stage, and kAhead times the rows of gathered tiles
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
@@ -107,6 +108,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     extern __shared__ __align__(1024) char shared[];
     uint64* const full = reinterpret_cast<uint64*>(shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes));
     uint64* const empty = full + STAGES;
+    char* const raw = reinterpret_cast<char*>(empty + STAGES);  // of gathered tiles
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
@@ -138,7 +140,27 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     float* const sums_of_tile = reinterpret_cast<float*>(shared);
     RingPlace<STAGES> place;
     if (group < 0) {
-        if (Load::kGathers || threadIdx.x == 0) {
+        if constexpr (Load::kGathers) {
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i)
+                if (begin + i < end)
+                    load.start(raw + i * Load::kRaw, (begin + i) * kDepth);
+                else
+                    copy_async_commit();
+            for (int step = begin, slot = 0; step < end; ++step, slot = slot + 1 == kAhead ? 0 : slot + 1) {
+                char* const mine = raw + slot * Load::kRaw;
+                copy_async_wait_for<kAhead - 1>();
+                __syncwarp();  // the row's other lanes have copied their pieces
+                barrier_wait(&empty[place.stage], place.parity ^ 1);
+                load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage], mine);
+                __syncwarp();  // they have read them
+                if (step + kAhead < end)
+                    load.start(mine, (step + kAhead) * kDepth);
+                else
+                    copy_async_commit();
+                place.next();
+            }
+        } else if (threadIdx.x == 0) {
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);

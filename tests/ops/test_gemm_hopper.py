@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import cudakit
 from cudakit import ops
@@ -29,7 +30,7 @@ from cudakit.families.gemm_hopper import (
     split_k,
     tiles,
 )
-from cudakit.families.gemm_hopper_tiles import TILES, Split, Tile, layout_of
+from cudakit.families.gemm_hopper_tiles import TILES, Side, Split, Tile, layout_of
 from cudakit.families.gemm_hopper_tiles import Layout as OperandLayout
 from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem
 from cudakit.family import Launch, Variant, apply, several
@@ -45,12 +46,26 @@ LONGEST = max(tile.stages for tile in (*TILE_TABLE, *SPLIT_TABLE)) * 64  # the k
 def named(tile: Tile | Split) -> str:
     if isinstance(tile, Split):
         return f"{tile.bm}x{tile.bn} in {tile.cluster}x{tile.splits}"
-    return f"{tile.bm}x{tile.bn}{' turns' if tile.turns else ''} shares {tile.shares}"
+    tail = f" tail {tile.tall * tile.bm}x{tile.tail}" if tile.tail else ""
+    return f"{tile.bm}x{tile.bn}{' turns' if tile.turns else ''} shares {tile.shares} stages {tile.stages}{tail}"
 
 
 def first_of_each(tiles: Any, key: Any) -> list[Any]:
     """The first of the tiles with each key."""
     return list({key(tile): tile for tile in reversed(tiles)}.values())[::-1]
+
+
+SHARED = 232_448  # bytes of shared memory per block that sm_90 allows
+
+
+def tailed(tile: Tile) -> list[Tile]:
+    """The tile with tail tiles, tall and not, that fit in shared memory: narrow ones, the widest, and two that are no
+    multiple of 64 columns, which a chunk of a store has."""
+    along_k = Side(along_k=True, tensor=True, whole=True)
+    layout = OperandLayout(along_k, along_k, by_columns=False, tensor=True, whole=True)
+    widths = sorted({32, 64, 96, (tile.bn - 1) // 32 * 32})
+    found = [replace(tile, tail=tail, tall=tall) for tail in widths for tall in (1, 2) if tall * tail <= tile.bn]
+    return [each for each in found if each.tail < tile.bn and each.shared(layout) <= SHARED]
 
 
 # A tile with and one without turns, with and without clusters that share B; one that splits k in each way.
@@ -137,6 +152,11 @@ def case_of(m: int, n: int, k: int, kind: str = "bfloat16", *more: Layout, **opt
     return Case(layouts, Integers(), contiguous((m, n), 0, options.get("dtype", kind)), options)
 
 
+def lines_of(tile: Tile) -> Any:
+    """Rows, or columns if the tile supports only outputs with contiguous columns."""
+    return rows if tile.bn % 16 == 0 else columns
+
+
 # Every tile -----------------------------------------------------------------------------------------------------------
 
 
@@ -145,7 +165,83 @@ def case_of(m: int, n: int, k: int, kind: str = "bfloat16", *more: Layout, **opt
 def test_every_tile(device: cudakit.Device, tile: Tile, result: str) -> None:
     """Several tiles in both directions, more than there are blocks, the last of them partial."""
     m, n = tile.shares * tile.bm + 40, 2 * tile.bn + 24
-    expect(device, own(tile), case_of(m, n, 200, dtype=result))
+    case = case_of(m, n, 200, dtype=result)
+    expect(device, own(tile), replace(case, output=lines_of(tile)(m, n, dtype=result)))
+
+
+def test_widths_in_eights_need_contiguous_columns(shared_sim: cudakit.Device) -> None:
+    p = problem_of(shared_sim, 1024, 1024, 64)
+    for side in (p, replace(p, d=p.d.turned)):
+        layout = layout_of(side)
+        assert isinstance(layout, OperandLayout)
+        fitting = {tile.bn for tile in TILE_TABLE if tile.fits(side, replace(layout, b=layout.a))}
+        assert fitting >= {128, 144, 208, 256}
+        assert (not fitting.isdisjoint({168, 184, 200})) == layout.by_columns
+
+
+# Tail tiles -----------------------------------------------------------------------------------------------------------
+
+
+def tail_forms() -> Iterator[Any]:
+    """Tiles with tail tiles, the contiguous axis of the output, its dtype and whether tensor copies store it."""
+    tiles = [each for tile in TILE_TABLE for each in tailed(tile)]
+    chosen = {
+        "128x128 turns shares 1 stages 5 tail 256x64": (rows, "bfloat16", True),
+        "128x168 turns shares 1 stages 5 tail 128x160": (columns, "bfloat16", True),
+        "128x160 turns shares 2 stages 5 tail 256x64": (columns, "float32", False),
+        "128x256 shares 1 stages 4 tail 256x96": (rows, "float32", True),
+        "128x128 shares 2 stages 6 tail 128x96": (rows, "bfloat16", False),
+        "128x64 shares 1 stages 8 tail 128x32": (columns, "bfloat16", True),
+    }
+    assert chosen.keys() <= set(map(named, tiles))
+    for tile in tiles:
+        for form in itertools.product([rows, columns], ["bfloat16", "float32"], [True, False]):
+            if form[0] is columns or tile.bn % 16 == 0:
+                marks = [] if chosen.get(named(tile)) == form else [pytest.mark.long]
+                name = f"{named(tile)}-{form[0].__name__}-{form[1]}-{'copies' if form[2] else 'lanes'}"
+                yield pytest.param(tile, *form, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("tile", "matrix", "result", "aligned"), list(tail_forms()))
+def test_tail_tiles(device: cudakit.Device, tile: Tile, matrix: Any, result: str, aligned: bool) -> None:
+    """Blocks of several whole tiles, of whole and of tail tiles, and of tail tiles alone; batches, whose tail tiles are
+    neighbours."""
+    for clusters, batch, down, across in ((3, 1, 5, 1), (132, 1, 3, 1), (3, 2, 2, 2), (2, 2, 3, 2)):
+        m, n, k = down * tile.shares * tile.bm - 56, across * tile.bn + tile.tail - 8, 136
+        layouts = contiguous((batch, m, k), 0, "bfloat16"), Layout((batch, k, n), (n * k, 1, k), 0, "bfloat16")
+        place = pitched(matrix, m, n, aligned, result)
+        step = max(place.strides) * (n if matrix is columns else m)
+        out = Layout((batch, m, n), (step, *place.strides), place.lead, result)
+        case = Case(layouts, Integers(most=1), out, {"dtype": result})
+        expect(device, own(tile, sms=clusters * tile.shares), case)
+
+
+extents = st.one_of(st.integers(1, 600), st.integers(1, 20_000))
+
+
+@settings(max_examples=500)
+@given(st.sampled_from(TILE_TABLE), extents, extents, st.integers(1, 40), st.integers(2, 160), st.booleans())
+def test_every_block_has_a_tile(
+    shared_sim: cudakit.Device, tile: Tile, m: int, n: int, batch: int, sms: int, by_columns: bool
+) -> None:
+    """A block without a tile would wait forever. Tiles are counted as by Tiles in 12_tiles.cu: whole ones in rounds,
+    then tail tiles for the clusters without a whole tile in the last round."""
+    p = replace(problem_of(shared_sim, 8, 8, 64), m=m, n=n, batch=batch, sms=sms)
+    layout = layout_of(p)
+    assert isinstance(layout, OperandLayout)
+    tile = tile.with_tail(p, replace(layout, by_columns=by_columns))
+    clusters, left = divmod(tile.blocks(p), tile.shares)
+    assert left == 0
+    assert 1 <= clusters <= sms // tile.shares
+    across = n // tile.bn if tile.tail else -(-n // tile.bn)
+    whole = tile.rows(p) // tile.shares * across
+    tails = tile.rows(p, tile.tall) // tile.shares if tile.tail else 0
+    assert (whole + tails) * tile.shares == tile.count(p)
+    assert across * tile.bn + tile.tail >= n
+    full = whole % clusters
+    for first in range(clusters):
+        of_tails = range(first - full, tails, clusters - full) if first >= full else ()
+        assert len(range(first, whole, clusters)) + len(of_tails) >= 1
 
 
 @pytest.mark.parametrize("split", SPLIT_TABLE, ids=named)
@@ -200,10 +296,13 @@ def test_few_rows_or_columns(device: cudakit.Device, tile: Any, m: int, n: int, 
 
 def layouts_of_operands() -> Iterator[Any]:
     """Tiles with the layouts of A and of B and whether they are aligned; those that a tile supports."""
-    short = (NARROW, WAYS[0])
+    tail = replace(KINDS[0], tail=32, tall=2)
+    short = (tail, WAYS[0])
     every_way = itertools.product([rows, columns], [rows, columns], itertools.product([True, False], repeat=2))
     for left, right, aligned in every_way:
-        for tile in dict.fromkeys([*short, *KINDS, *first_of_each(TILE_TABLE, lambda tile: tile.bn), *SPLIT_TABLE]):
+        for tile in dict.fromkeys(
+            [*short, NARROW, *KINDS, *first_of_each(TILE_TABLE, lambda tile: tile.bn), *SPLIT_TABLE]
+        ):
             if isinstance(tile, Tile) and not (all(aligned) and (right is columns or tile.bn % 64 == 0)):
                 continue
             name = f"{named(tile)}-{left.__name__}-{right.__name__}-{aligned}"
