@@ -193,13 +193,13 @@ def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
     maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
     maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
     each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
-    how = 0 if layout.by_columns else gemm_hopper_tiles.lane_store(of_output, layout, 8 // item)
+    vector = 0 if layout.by_columns else gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
     shape = f"Shape<{tile.bn}, {tile.stages}, {tile.buffers}, {tile.batch}, {tile.band}>"
     flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
     launch = Launch(
         min(tiles, p.sms),
         384,
-        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), how),
+        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
         shared,
         f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
         programmatic=True,

@@ -16,8 +16,6 @@ DEPTH = 64  # k per stage of the ring
 GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
-_RAW_ROW, _AHEAD = 144, 3  # bytes of a gathered row, steps whose rows are copied ahead
-_GATHERED_STAGES = 3  # of the ring, if an operand is gathered
 _TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
 _LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
@@ -40,17 +38,9 @@ class Side:
     tensor: bool
     whole: bool
 
-    def rows(self, lines: int) -> int:
-        """Rows of 64 elements of a tile of `lines` lines in shared memory."""
-        return lines if self.along_k else ceil_div(lines, 64) * 64
-
     def bytes(self, lines: int) -> int:
         """Bytes of a tile of `lines` lines in shared memory."""
-        return self.rows(lines) * DEPTH * ITEM
-
-    def raw(self, lines: int) -> int:
-        """Bytes of a tile that is gathered, before its rows are shifted."""
-        return 0 if self.tensor else self.rows(lines) * _RAW_ROW
+        return (lines if self.along_k else ceil_div(lines, 64) * 64) * DEPTH * ITEM
 
 
 def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
@@ -104,17 +94,14 @@ def layout_of(p: GemmProblem) -> Layout | str:
     return Layout(a, b, by_columns, tensor, tensor and step * item % 32 == 0)
 
 
-def lane_store(p: GemmProblem, layout: Layout, width: int) -> int:
-    """Return how lanes store the output, as a number of Output in warpgroup_tile.cuh: in aligned vectors of `width`
-    elements, in runs or element by element."""
+def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
+    """Return 1 if the output's contiguous axis consists of aligned vectors of `width` elements, else 0."""
     d = p.d
     along, step, extent = (d.row, d.col, p.m) if layout.by_columns else (d.col, d.row, p.n)
     item = memory.as_dtype(p.result).itemsize
     aligned = d.alignment == 16 or d.alignment >= width * item
     strides = (step, extent, d.batch if p.batch > 1 else 0)
-    if along != 1:
-        return 0
-    return 1 if aligned and not any(stride % width for stride in strides) else 2
+    return int(along == 1 and aligned and not any(stride % width for stride in strides))
 
 
 def _map(
@@ -253,7 +240,7 @@ class Tile:
         return Launch(
             self.blocks(p),
             (self.groups + 1) * GROUP,
-            (*filled(maps), *arguments(p), *epilogue_arguments(p), lane_store(p, layout, 8 // item)),
+            (*filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
             cluster=self.shares if self.shares > 1 else None,
@@ -299,16 +286,10 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory: the ring, or the sums after it was used, and gathered rows."""
-        stages = self.ring(layout)
-        ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
+        """Bytes of shared memory: the ring, or the sums after it was used."""
+        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        raw = _AHEAD * (layout.a.raw(self.bm) + layout.b.raw(self.bn))
-        return max(ring, sums) + stages * BARRIERS + raw
-
-    def ring(self, layout: Layout) -> int:
-        """The stages of its ring."""
-        return min(self.stages, _GATHERED_STAGES) if layout.gathers else self.stages
+        return max(ring, sums) + self.stages * BARRIERS
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches."""
@@ -321,7 +302,7 @@ class Split:
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(layout)}, {self.cluster}>"
+        shape = f"Shape<{self.groups}, {self.bn}, {self.stages}, {self.cluster}>"
         maps = operand_maps(p, layout, self.bm, self.bn)
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
@@ -330,7 +311,7 @@ class Split:
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
         args = arguments(p)
-        tail = (*epilogue_arguments(p), lane_store(p, layout, 4), parts, self.splits)
+        tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
             (self.groups + 1) * GROUP,

@@ -11,25 +11,18 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
 }
 
-// Copies the first `bytes` of 16 bytes, and writes zeros for the others. Both addresses must be aligned to 16. 16-byte
-// copies bypass L1: the next reader is another block.
-__device__ __forceinline__ void copy_async_part(void* shared, const void* global, int bytes) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-}
-
-// Copies BYTES if `wanted`; otherwise writes BYTES zeros and does not read `global`.
+// Copies BYTES if `wanted`; otherwise writes BYTES zeros and does not read `global`. 16-byte copies bypass L1: the next
+// reader is another block.
 template <int BYTES>
 __device__ __forceinline__ void copy_async_or_zero(void* shared, const void* global, bool wanted) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "the sizes that cp.async takes");
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     const int bytes = wanted ? BYTES : 0;
-    if constexpr (BYTES == 16) {
-        copy_async_part(shared, global, bytes);
-    } else {
-        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+    else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(BYTES), "r"(bytes)
             : "memory");
-    }
 }
 
 __device__ __forceinline__ void copy_async_wait() {

@@ -4,7 +4,7 @@
 // Parameters: tensor maps of A, B and D (not used unless TENSOR_D), with boxes as in gemm_half/12_tiles.cu; `sizes`,
 // `step`: see Groups, with `step` elements between two sizes; D and its strides; the rows of A (masked: of a group), n,
 // k and alpha; the bias per group and column. a_each, b_each, d_each: 1 if a group has its own batch of the tensor map,
-// 0 if all groups share one. `how`: see Output. k is at least 1. Dynamic shared memory: the ring, the buffers of the
+// 0 if all groups share one. `vector`: see Output. k is at least 1. Dynamic shared memory: the ring, the buffers of the
 // stores, the ring's barriers, and the lists of Groups.
 //
 // A group's last tile may load rows of the next group. Their products are not stored: 64 rows that are all the group's
@@ -42,7 +42,7 @@ template <class T, class R, class U, class SHAPE, bool B_K, bool TENSOR_D, int A
 __global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_d, const int* sizes, int64 step,
     int count, bool masked, int a_each, int b_each, int d_each, R* d, int64 d_row, int64 d_col, int64 d_batch, int rows,
-    int n, int k, float alpha, const U* bias, int64 bias_col, int64 bias_batch, int how) {
+    int n, int k, float alpha, const U* bias, int64 bias_col, int64 bias_batch, int vector) {
     constexpr int STAGES = SHAPE::kStages;
     using Finish = Epilogue<U, R, ACTIVATION, false, BIAS, false>;
     using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__
             const At at(groups, tile, across);
             const Finish finish{
                 nullptr, 0, 0, bias + at.group * bias_batch, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f};
-            const Output<R> out{d + at.group * d_batch, d_row, d_col, at.end, n, how};
+            const Output<R> out{d + at.group * d_batch, d_row, d_col, at.end, n, vector != 0};
 #pragma unroll
             for (int i = 0; i < SHAPE::kWide; ++i) {
                 const int m0 = at.m0 + i * 64;

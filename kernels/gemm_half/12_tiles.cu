@@ -3,7 +3,7 @@
 //
 // Parameters: tensor maps of A, B, B for tail tiles, and D (the last two are not used if there are no tail tiles, or
 // lanes store D), then as in 04_pipelined.cu. The boxes of the maps are 64 elements of an operand's contiguous axis
-// times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of D, see Store. `how`: see
+// times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of D, see Store. `vector`: see
 // Output. k is at least 1.
 //
 // A block's first warpgroup is the producer: one thread fills a ring of STAGES pairs of operand tiles by tensor copies.
@@ -159,7 +159,7 @@ struct Destination {
     const CUtensorMap* map;
     R* d;
     int64 d_row, d_col, d_batch, m, n;
-    int how;
+    bool vector;
     FINISH first;
     int64 c_batch, bias_batch, residual_batch;
 
@@ -169,16 +169,17 @@ struct Destination {
     __device__ __forceinline__ void store(const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging,
         int group, bool leader, char* room) const {
         using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
-        if (!TENSOR_D || WIDE * Stored::kRoom > ROOM) room = nullptr;
         FINISH finish = first;
         finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) {
             if constexpr (TENSOR_D) {
+                if (WIDE * Stored::kRoom > ROOM) room = nullptr;
                 Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(room ? room + i * Stored::kRoom : staging,
                     sums[i], map, finish, m0 + i * 64, n0, batch, m, n, 1 + group, leader, room != nullptr);
             } else {
-                const Output<R> out{d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), how};
+                const Output<R> out{
+                    d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector};
                 Stored::by_lanes(staging, sums[i], out, finish, m0 + i * 64, n0, 1 + group);
             }
         }
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
-    int64 residual_batch, float scale, int how) {
+    int64 residual_batch, float scale, int vector) {
     constexpr int STAGES = SHAPE::kStages, GROUPS = SHAPE::kGroups, SHARES = SHAPE::kShares;
     using Whole = Kind<T, SHAPE, A_K, B_K, false>;
     using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
@@ -250,7 +251,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
         const bool leader = threadIdx.x % kGroup == 0;
         char* const mine = staging + group * kStaging;
-        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS, kRoom> to{&map_d, d, d_row, d_col, d_batch, m, n, how,
+        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS, kRoom> to{&map_d, d, d_row, d_col, d_batch, m, n,
+            vector != 0,
             {c, c_row, c_col, bias, bias_row, bias_col, residual, residual_row, residual_col, alpha, beta, scale},
             c_batch, bias_batch, residual_batch};
         ring.start(steps);

@@ -1,7 +1,7 @@
 // Product of half or bfloat16 matrices by wgmma for few tiles: the blocks of a cluster share a tile's k.
 //
 // Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many clusters share
-// a tile. `how`: see Output, vectors of 4 elements. k is at least 64 * (pieces of k
+// a tile. `vector`: the contiguous axis of d consists of aligned vectors of 4 elements. k is at least 64 * (pieces of k
 // - 1) + 1.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
@@ -19,7 +19,6 @@
 // The tensor cores truncate each sum, so the error of a sum grows faster than its terms. If the output is float, chains
 // of so many steps are added up in float.
 constexpr int kChain = 64;
-constexpr int kAhead = 3;  // steps whose gathered rows are copied ahead
 
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
@@ -74,7 +73,7 @@ __device__ __forceinline__ void write(
     if (row >= out.m || col >= out.n) return;
     const float from[4] = {sums.x, sums.y, sums.z, sums.w};
     R* const to = out.first + row * out.row + col * out.col;
-    if (out.how == kVectors) {
+    if (out.vector) {
         Pack<R, 4> rounded;
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -91,7 +90,7 @@ __device__ __forceinline__ void write(
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring or Sums, whichever is larger, 16 bytes per stage, and kAhead times the rows of gathered tiles
+// shared: the ring or Sums, whichever is larger, and 16 bytes per stage
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
-    int64 residual_batch, float scale, int how, float* parts, int splits) {
+    int64 residual_batch, float scale, int vector, float* parts, int splits) {
     constexpr int STAGES = SHAPE::kStages, CLUSTER = SHAPE::kCluster;
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
@@ -108,7 +107,6 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     extern __shared__ __align__(1024) char shared[];
     uint64* const full = reinterpret_cast<uint64*>(shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes));
     uint64* const empty = full + STAGES;
-    char* const raw = reinterpret_cast<char*>(empty + STAGES);  // of gathered tiles
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
@@ -140,27 +138,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     float* const sums_of_tile = reinterpret_cast<float*>(shared);
     RingPlace<STAGES> place;
     if (group < 0) {
-        if constexpr (Load::kGathers) {
-#pragma unroll
-            for (int i = 0; i < kAhead; ++i)
-                if (begin + i < end)
-                    load.start(raw + i * Load::kRaw, (begin + i) * kDepth);
-                else
-                    copy_async_commit();
-            for (int step = begin, slot = 0; step < end; ++step, slot = slot + 1 == kAhead ? 0 : slot + 1) {
-                char* const mine = raw + slot * Load::kRaw;
-                copy_async_wait_for<kAhead - 1>();
-                __syncwarp();  // the row's other lanes have copied their pieces
-                barrier_wait(&empty[place.stage], place.parity ^ 1);
-                load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage], mine);
-                __syncwarp();  // they have read them
-                if (step + kAhead < end)
-                    load.start(mine, (step + kAhead) * kDepth);
-                else
-                    copy_async_commit();
-                place.next();
-            }
-        } else if (threadIdx.x == 0) {
+        if (Load::kGathers || threadIdx.x == 0) {
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);
@@ -204,7 +182,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
         bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
         residual_col, alpha, beta, scale};
-    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), how};
+    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
     constexpr int kShare = SHAPE::kFours / CLUSTER;
     static_assert(SHAPE::kFours % CLUSTER == 0, "equal shares");
     for (int i = threadIdx.x; i < kShare; i += SHAPE::kThreads) {
@@ -228,7 +206,7 @@ template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool A
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
-    float scale, int how, const float* parts, int splits) {
+    float scale, int vector, const float* parts, int splits) {
     constexpr int kWarps = 16;
     __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
@@ -253,7 +231,8 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
             const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
                 bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
                 residual_col, alpha, beta, scale};
-            const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), how};
+            const Output<R> out{
+                d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
             write<SHAPE, BY_COLUMNS>(total, i % SHAPE::kFours, out, finish, at.m0, at.n0);
         }
         __syncthreads();

@@ -4,7 +4,6 @@
 // Lines are the rows of A and the columns of B; common/wgmma.cuh has the two layouts of their tiles. Both operands can
 // have either, so no operand is transposed in memory. 64 lines x 64 k take 8 KB in both layouts.
 #pragma once
-#include "../common/copy_async.cuh"
 #include "../common/hopper.cuh"
 #include "../common/pack.cuh"
 #include "../common/unaligned.cuh"
@@ -25,63 +24,55 @@ struct Source {
     int64 lines, depth;
 };
 
-// Eight neighbouring lanes gather a row of 64 elements of a tile in two steps, wherever it begins in memory: the nine
-// pieces between 16-byte boundaries that contain it are copied to shared memory as they are; later the lanes shift them
-// to the eight pieces of the tile's row. The copies of several steps are in flight at the same time.
-constexpr int kRawRow = 9 * 16;  // bytes
+// An element, or 0 if it is not wanted. The loads of several elements overlap, which they do not with a branch for
+// each.
+__device__ __forceinline__ unsigned element_or_zero(const unsigned short* from, bool wanted) {
+    unsigned short value;
+    asm("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %2, 0;\n\tmov.b16 %0, 0;\n\t@p ld.global.nc.b16 %0, [%1];\n\t}"
+        : "=h"(value)
+        : "l"(from), "r"(static_cast<int>(wanted)));
+    return value;
+}
 
+// Eight elements of a row, as 16 bytes, in two steps, so that the loads of several pieces overlap. The two aligned
+// words that contain them are loaded whole and shifted.
 template <class T>
-struct Row {
-    const T* first;        // the tile's row in memory
-    const T *begin, *end;  // memory that may be read
-    int64 left;            // elements from `first` to the end of the operand's row, at most 0 outside of the operand
+struct RowPiece {
+    uint4 low, high;
+    const T* from;
+    int64 left;  // elements from `from` to the end of the row; the piece is zero from there on
+    bool whole;  // whether the words were loaded
 
-    // Row `row` of the tile that begins at `line`, `k`.
-    template <bool ALONG_K>
-    static __device__ __forceinline__ Row of(const Source<T>& from, int64 line, int64 k, int row) {
-        const int64 rows = ALONG_K ? from.lines : from.depth, count = ALONG_K ? from.depth : from.lines;
-        const int64 stride = ALONG_K ? from.line_stride : from.k_stride;
-        const int64 in_rows = ALONG_K ? line + row : k + row % 64, along = ALONG_K ? k : line + row / 64 * 64;
-        const T* const at = from.first + in_rows * stride;
-        if (stride == count)  // pieces may contain the end of the row before and the start of the next one
-            return {at + along, from.first, from.first + rows * count, in_rows < rows ? count - along : 0};
-        return {at + along, at, at + count, in_rows < rows ? count - along : 0};
+    // row: `count` elements; first: index of the piece's first one; begin, end: the memory that may be loaded. wanted:
+    // otherwise the piece is zero.
+    __device__ __forceinline__ void load(
+        const T* row, int64 first, int64 count, const T* begin, const T* end, bool wanted) {
+        from = row + first;
+        left = wanted ? count - first : 0;
+        const int past = past_boundary(from);
+        const T* const word = from - past / 2;
+        whole = word >= begin && word + (past ? 16 : 8) <= end;
+        low = high = make_uint4(0, 0, 0, 0);
+        if (whole && left > 0) low = __ldg(boundary(from));
+        if (whole && left > 0 && past) high = __ldg(boundary(from) + 1);
     }
 
-    // Starts the copies of lane `lane` of the row's eight.
-    __device__ __forceinline__ void start(char* raw, int lane) const {
-        if (left <= 0) return;
-        copy(raw, lane);
-        if (lane == 7) copy(raw, 8);
-    }
-
-    // Piece `lane` of the tile's row; zero from the end of the operand's row on.
-    __device__ __forceinline__ uint4 piece(const char* raw, int lane) const {
-        const int64 inside = left - lane * 8;
-        if (inside <= 0) return make_uint4(0, 0, 0, 0);
-        const uint4* const from = reinterpret_cast<const uint4*>(raw) + lane;
-        uint4 piece = shifted(from[0], from[1], past_boundary(first));
-        unsigned* const pairs = &piece.x;
+    __device__ __forceinline__ uint4 value() const {
+        if (left <= 0) return make_uint4(0, 0, 0, 0);
+        if (!whole) {  // next to the start or the end of the memory
+            const unsigned short* const elements = reinterpret_cast<const unsigned short*>(from);
+            unsigned at[8];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) pairs[i] &= inside > 2 * i + 1 ? ~0u : inside > 2 * i ? 0xffffu : 0u;
-        return piece;
-    }
-
-  private:
-    // Copies the part of a piece between 16-byte boundaries that may be read.
-    __device__ __forceinline__ void copy(char* raw, int piece) const {
-        const T* const from = first - past_boundary(first) / 2 + piece * 8;
-        if (from >= begin) {
-            const int64 bytes = (end - from) * 2;
-            copy_async_part(raw + piece * 16, from, bytes >= 16 ? 16 : bytes > 0 ? bytes : 0);
-            return;
+            for (int i = 0; i < 8; ++i) at[i] = element_or_zero(elements + i, i < left);
+            return make_uint4(at[1] << 16 | at[0], at[3] << 16 | at[2], at[5] << 16 | at[4], at[7] << 16 | at[6]);
         }
-        unsigned pairs[4] = {};  // at the start of the memory
+        uint4 piece = shifted(low, high, past_boundary(from));
+        if (left < 8) {
+            unsigned* const pairs = &piece.x;
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
-            if (from + e >= begin && from + e < end)
-                pairs[e / 2] |= static_cast<unsigned>(*reinterpret_cast<const unsigned short*>(from + e)) << e % 2 * 16;
-        *reinterpret_cast<uint4*>(raw + piece * 16) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+            for (int i = 0; i < 4; ++i) pairs[i] &= left > 2 * i + 1 ? ~0u : left > 2 * i ? 0xffffu : 0u;
+        }
+        return piece;
     }
 };
 
@@ -90,8 +81,6 @@ template <class T, int LINES, bool ALONG_K>
 struct OperandTile {
     static constexpr int kPanels = (LINES + 63) / 64;
     static constexpr int kBytes = ALONG_K ? LINES * kRowBytes : kPanels * kPanelBytes;
-    static constexpr int kRows = kBytes / kRowBytes;
-    static constexpr int kRaw = kRows * kRawRow;  // bytes of a tile to gather, before it is shifted
 
     // Loads the tile by tensor copies of BOX lines if it is along k; or part `rank` of SHARES, into all SHARES blocks
     // of the cluster.
@@ -117,21 +106,32 @@ struct OperandTile {
         }
     }
 
-    // Starts the warpgroup's copies of a tile to gather, for rows of any alignment.
-    static __device__ __forceinline__ void start(char* raw, const Source<T>& from, int64 line, int64 k) {
-#pragma unroll 4
-        for (int row = threadIdx.x % kGroup / 8; row < kRows; row += kGroup / 8)
-            Row<T>::template of<ALONG_K>(from, line, k, row).start(raw + row * kRawRow, threadIdx.x % 8);
-    }
-
-    // Stores the tile whose copies have arrived. Each warp reads what it has copied itself.
-    static __device__ __forceinline__ void gather(
-        char* tile, const char* raw, const Source<T>& from, int64 line, int64 k) {
-        const int piece = threadIdx.x % 8;
-#pragma unroll 4
-        for (int row = threadIdx.x % kGroup / 8; row < kRows; row += kGroup / 8)
-            *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) =
-                Row<T>::template of<ALONG_K>(from, line, k, row).piece(raw + row * kRawRow, piece);
+    // Loads the tile by the warpgroup's ordinary loads, for rows of any alignment.
+    static __device__ __forceinline__ void gather(char* tile, const Source<T>& from, int64 line, int64 k) {
+        constexpr int kStep = kGroup / 8, kPasses = kBytes / kRowBytes / kStep;  // rows at once, passes
+        constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 3 == 0 ? 3 : kPasses % 2 == 0 ? 2 : 1;
+        const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8;
+        const int64 rows = ALONG_K ? from.lines : from.depth, count = ALONG_K ? from.depth : from.lines;
+        const int64 stride = ALONG_K ? from.line_stride : from.k_stride;
+        const bool dense = stride == count;  // words across two rows may be loaded
+#pragma unroll 1
+        for (int pass = 0; pass < kPasses; pass += kBatch) {
+            RowPiece<T> pieces[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const int row = (pass + i) * kStep + row0;
+                const int64 in_rows = ALONG_K ? line + row : k + row % 64;
+                const int64 first = (ALONG_K ? k : line + row / 64 * 64) + piece * 8;
+                const T* const at = from.first + in_rows * stride;
+                pieces[i].load(at, first, count, dense ? from.first : at,
+                    dense ? from.first + rows * count : at + count, in_rows < rows);
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const int row = (pass + i) * kStep + row0;
+                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = pieces[i].value();
+            }
+        }
     }
 };
 
@@ -144,7 +144,6 @@ struct Loader {
     static constexpr int kStage = A::kBytes + B::kBytes;
     static constexpr bool kGathers = !TENSOR_A || !TENSOR_B;
     static constexpr int kArrivals = kGathers ? kGroup : 1;  // at the barrier `full`
-    static constexpr int kRaw = (TENSOR_A ? 0 : A::kRaw) + (TENSOR_B ? 0 : B::kRaw);
     static_assert(SHARES == 1 || !kGathers, "blocks gather for themselves");
 
     const CUtensorMap *map_a, *map_b;
@@ -163,23 +162,15 @@ struct Loader {
           batch_b(batch_b),
           rank(rank) {}
 
-    // Starts the copies of gathered tiles to kRaw bytes. They end a group of the thread's asynchronous copies.
-    __device__ __forceinline__ void start(char* raw, int k) const {
-        if constexpr (!TENSOR_A) A::start(raw, of_a, m0, k);
-        if constexpr (!TENSOR_B) B::start(raw + kRaw - B::kRaw, of_b, n0, k);
-        copy_async_commit();
-    }
-
-    // raw: of gathered tiles, whose copies have arrived.
-    __device__ __forceinline__ void operator()(char* stage, int k, uint64* full, const char* raw = nullptr) const {
+    __device__ __forceinline__ void operator()(char* stage, int k, uint64* full) const {
         constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);  // of tensor copies
         if constexpr (!kGathers) barrier_arrive_expect(full, kBytes);
         if (kGathers && kBytes && threadIdx.x == 0) barrier_expect(full, kBytes);
         if (TENSOR_A && threadIdx.x == 0) A::template load<1, BOX>(stage, map_a, m0, k, batch_a, full);
         if (TENSOR_B && threadIdx.x == 0)
             B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
-        if constexpr (!TENSOR_A) A::gather(stage, raw, of_a, m0, k);
-        if constexpr (!TENSOR_B) B::gather(stage + A::kBytes, raw + kRaw - B::kRaw, of_b, n0, k);
+        if constexpr (!TENSOR_A) A::gather(stage, of_a, m0, k);
+        if constexpr (!TENSOR_B) B::gather(stage + A::kBytes, of_b, n0, k);
         if constexpr (kGathers) {
             fence_async_shared();
             barrier_arrive(full);
@@ -234,17 +225,14 @@ struct Place {
 
 // --- The output ----------------------------------------------------------------------------------------------------
 
-// How lanes store an output: element by element; in aligned vectors, of which its contiguous axis consists (for Store,
-// of kVector elements); or in the 16-byte pieces inside the runs of its contiguous axis, which begin anywhere.
-constexpr int kElements = 0, kVectors = 1, kRuns = 2;
-
-// The output of a batch, for stores that are not tensor stores.
+// The output of a batch, for stores that are not tensor stores. vector: its contiguous axis consists of aligned
+// vectors; for Store, of kVector elements.
 template <class R>
 struct Output {
     R* first;
     int64 row, col;
     int m, n;
-    int how;
+    bool vector;
 };
 
 // The columns of a chunk of a store: 64, 32, 16 or 8, as many as divide COLUMNS; at most 32 floats.
@@ -358,10 +346,8 @@ struct Store {
             named_sync(barrier, kGroup);  // before the staged sums are overwritten
             stage(staging, sums, j, finish, m0, n0, out.m, out.n);
             named_sync(barrier, kGroup);
-            if (out.how == kVectors)
+            if (out.vector)
                 copy<kVector>(staging, out, j, m0, n0);
-            else if (out.how == kRuns)
-                copy_runs(staging, out, j, m0, n0);
             else
                 copy<1>(staging, out, j, m0, n0);
         }
@@ -387,38 +373,6 @@ struct Store {
         }
     }
 
-    // Stores the staged chunk `j`, whose lines along the contiguous axis begin anywhere: per line, 16 lanes store the
-    // pieces between 16-byte boundaries, those that are only partly in the chunk element by element.
-    static __device__ __forceinline__ void copy_runs(char* staging, const Output<R>& out, int j, int m0, int n0) {
-        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64, kPer = 16 / sizeof(R);
-        static_assert(kAlong / kPer < 16 || kWide, "16 lanes per line");
-        constexpr int kLanes = kAlong / kPer < 16 ? 16 : 32;
-        const int thread = threadIdx.x % kGroup, lane = thread % kLanes;
-        const int left = BY_COLUMNS ? out.m - m0 : out.n - n0 - j * kCols;  // elements of a line inside the output
-        const int count = left < kAlong ? left : kAlong;
-#pragma unroll 2
-        for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
-            const int to_row = m0 + (BY_COLUMNS ? 0 : across), to_col = n0 + j * kCols + (BY_COLUMNS ? across : 0);
-            if (to_row >= out.m || to_col >= out.n) continue;
-            R* const to = out.first + to_row * out.row + to_col * out.col;
-            const int past = past_boundary(to) / sizeof(R), first = lane * kPer - past;  // of the lane's piece
-            if (first >= count) continue;
-            const auto from = [&](int along) {
-                return at(staging, BY_COLUMNS ? along : across, BY_COLUMNS ? across : along);
-            };
-            if (first >= 0 && first + kPer <= count) {
-                uint4 piece = *reinterpret_cast<const uint4*>(from(lane * kPer - (past ? kPer : 0)));
-                if (past)
-                    piece = shifted(piece, *reinterpret_cast<const uint4*>(from(lane * kPer)), 16 - past * sizeof(R));
-                *reinterpret_cast<uint4*>(to + first) = piece;
-            } else {
-#pragma unroll
-                for (int e = 0; e < kPer; ++e)
-                    if (first + e >= 0 && first + e < count) to[first + e] = *from(first + e);
-            }
-        }
-    }
-
     // The output from a sum. m, n: rows and columns inside the output, counted like row and col.
     static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
         if constexpr (E::kReads) {
@@ -434,9 +388,9 @@ struct Store {
 
     // The place of an element in a chunk.
     static __device__ __forceinline__ R* at(char* chunk, int row, int col) {
-        constexpr int kPer = 16 / sizeof(R);
+        constexpr int kElements = 16 / sizeof(R);
         if (BY_COLUMNS && kWide && row >= 32) chunk += kChunkBytes / 2;
         const int along = BY_COLUMNS ? row % kBoxRows : col, across = BY_COLUMNS ? col : row;
-        return reinterpret_cast<R*>(chunk + piece(across, along / kPer)) + along % kPer;
+        return reinterpret_cast<R*>(chunk + piece(across, along / kElements)) + along % kElements;
     }
 };
