@@ -60,6 +60,7 @@ WAITS = {
     ("short_scoreboard", "mio_throttle"): (_SHARED_LATENCY, "shared memory or special functions"),
     ("barrier",): ("barriers", "other warps at barriers"),
     ("membar",): ("memory fences", "memory fences"),
+    ("gmma",): ("wgmma latency", "products of wgmma"),
     ("wait", "math_pipe_throttle", "dispatch_stall"): ("instruction latency", "arithmetic results and busy pipes"),
     ("branch_resolving", "no_instruction", "imc_miss"): ("instruction fetch", "instructions, branches and constants"),
 }

@@ -164,6 +164,8 @@ def test_the_fullest_unit_binds_and_not_the_first(rows):
     assert binding.explain(row | {"multiprocessors_busy": 0.5})["binds"] == "small grid"
     fences = binding.explain(row | {"dram_share": 0.1, "stalls": {"membar": 0.5, "barrier": 0.2}})
     assert fences["binds"] == "memory fences"
+    products = binding.explain(row | {"dram_share": 0.1, "stalls": {"gmma": 0.5, "barrier": 0.2}})
+    assert products["binds"] == "wgmma latency"
 
 
 def test_shares_of_waiting_add_up(rows):

@@ -92,7 +92,7 @@ class _Box:
         self.begins = offsets + (tensor.address - self.allocation.base)
         self.clipped = (self.count - len(self.begins)) * self.unit
         if stores and self.inside is not None:
-            # What a store leaves out need not be in shared memory.
+            # a store does not read the part of the box that it leaves out
             inside = self.inside.reshape(len(self.chunks), -1)
             stored = inside.any(axis=1)
             self.chunks, self.inside = self.chunks[stored], inside[stored].reshape(-1)
