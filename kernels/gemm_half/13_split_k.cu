@@ -145,6 +145,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
                 place.next();
             }
         }
+        __syncwarp();  // the first lane has left the loop, too: the block's next barrier is for whole warps
     } else {
         const int lane = threadIdx.x % kWarp;
         const unsigned ring = shared_address(shared);

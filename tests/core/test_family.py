@@ -281,6 +281,30 @@ def test_what_a_launch_function_does_wrong(
         family(device.zeros((4,)))
 
 
+@pytest.mark.parametrize("programmatic", [True, False])
+def test_a_programmatic_launch_whose_kernel_does_not_wait_is_reported(
+    make: Make, device: cudakit.Device, programmatic: bool
+) -> None:
+    """It reads the result of the launch before it, which may still run. An ordinary launch starts after that."""
+
+    def two(p: Any) -> tuple[Launch, ...]:
+        count = ceil_div(p.n, 128)
+        return (
+            Launch(count, 128, (p.x, SCRATCH, p.n), scratch=4 * count),
+            Launch(1, 1, (SCRATCH, p.out, count), entry="total", programmatic=programmatic),
+        )
+
+    family = make("blocks", lambda x: x.sum(), two)
+    if not programmatic:
+        call(family, device, numbers(1000))
+        return
+    with (
+        cudakit.Device("sim", fresh=True) as other,
+        pytest.raises(cudakit.CudaError, match=r"access before griddepcontrol\.wait: kernel total .* as kernel blocks"),
+    ):
+        call(family, other, numbers(1000))
+
+
 def test_a_list_of_launches_is_taken_as_a_tuple(make: Make, device: cudakit.Device) -> None:
     call(make("copied", lambda x: x, lambda p: [usual(p)]), device, numbers())
 

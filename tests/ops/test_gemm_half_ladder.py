@@ -88,9 +88,10 @@ def test_a_product_has_every_element(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operands_are_contiguous_in_either_direction(checked: cudakit.Device, name: str) -> None:
+    """Each pair of directions of two of the three arrays."""
     a, b = integers(136, 136), integers(136, 264, seed=2)
-    for turned in np.ndindex(2, 2, 2):
-        expect(checked, name, a, b, tuple(map(bool, turned)))
+    for turned in ((False, False, False), (False, True, True), (True, False, True), (True, True, False)):
+        expect(checked, name, a, b, turned)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,9 +130,7 @@ def test_tensor_copies_take_any_extent_in_aligned_rows(checked: cudakit.Device, 
     np.testing.assert_array_equal(out.numpy(), a[:, :37].astype(np.float32) @ b.astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.long] if seed % 20 else []) for seed in range(40)]
-)
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] if seed else []) for seed in range(40)])
 def test_the_moments_at_which_copies_complete_do_not_matter(seed: int) -> None:
     a, b = integers(136, 328, seed=seed), integers(328, 264, seed=seed + 1)
     with cudakit.Device("sim", fresh=True, order="random", seed=seed, checks=CHECKS) as device:
@@ -211,7 +210,8 @@ MISTAKES = [
     ("persistent", "ring.cuh", "release<SHARES>(&empty[reading], lane);\n    }", "}", "deadlock"),
     ("persistent", "10_persistent.cu", "    ring.sync();", "", "use after free"),
     ("stored", "warpgroup_tile.cuh", STORE_FENCE, "named_sync", "missing proxy fence"),
-    ("stored", "warpgroup_tile.cuh", "if (leader) bulk_wait_read<BUFFERS / BATCH - 1>();", "", OVERWRITTEN),
+    ("stored", "warpgroup_tile.cuh", "bulk_wait_read<BUFFERS / BATCH - 1>();", ";", OVERWRITTEN),
+    ("stored", "warpgroup_tile.cuh", "bulk_wait_read<0>();", ";", OVERWRITTEN),
 ]
 
 

@@ -166,6 +166,29 @@ __global__ void published(const Map* from, Map* to, const float* x, int step) {
     publish(to + step * blockIdx.x, &map);  // publish
 }
 
+// stores the box of 4 rows of 8 floats at (x, y), of which `columns` of the first `rows` are written; REDUCE: adds it
+template <bool REDUCE> __device__ void box(const Map* map, int x, int y, int rows, int columns) {
+    alignas(128) __shared__ float tile[4][8];
+    const int row = threadIdx.x / 8, column = threadIdx.x % 8;
+    if (row < rows && column < columns) tile[row][column] = threadIdx.x + 1;
+    fence_async_shared();
+    __syncwarp();
+    if (threadIdx.x == 0) {
+        if (REDUCE)
+            asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "  // add_box
+                         "[%0, {%2, %3}], [%1];"
+                         :: "l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+        else
+            asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group "  // store_box
+                         "[%0, {%2, %3}], [%1];"
+                         :: "l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+        bulk_commit();
+        bulk_wait<0>();
+    }
+}
+__global__ void store_box(const Map* map, int x, int y, int rows, int columns) { box<false>(map, x, y, rows, columns); }
+__global__ void add_box(const Map* map, int x, int y, int rows, int columns) { box<true>(map, x, y, rows, columns); }
+
 // ---- sources and fences ----
 // stores of two threads, of which the first `waits` wait; READ: until the sources have been read
 template <bool READ> __device__ void overwrite(int* y, int waits) {
@@ -341,6 +364,31 @@ def test_a_changed_map_must_be_that_of_its_copy(device: CheckedDevice, plain: np
     ):
         report = reported(device, mark, *edited(plain, rank, order, 64))
         assert (report.kind, report.thread) == ("invalid tensor map", (0, 0, 0))
+
+
+@pytest.mark.parametrize("kernel", ["store_box", "add_box"])
+@pytest.mark.parametrize(
+    ("corner", "rows", "columns"),
+    [((0, 0), 4, 8), ((0, 13), 3, 8), ((28, 0), 4, 4), ((28, 14), 2, 4), ((0, 16), 0, 0), ((32, 3), 0, 0)],
+)
+def test_a_store_does_not_read_the_part_of_its_box_outside_the_tensor(
+    device: CheckedDevice, kernel: str, corner: tuple[int, int], rows: int, columns: int
+) -> None:
+    """`rows` and `columns` of the box are inside of it. A row or a column less is uninitialised memory that is read."""
+    for moments in MOMENTS:
+        array = device.upload(np.zeros((16, 32), np.float32))
+        plain = np.frombuffer(
+            TensorMap(F32, array.address, (32, 16), (128,), (8, 4), (1, 1)).encode(), np.uint32
+        ).copy()
+        device.launch(kernel, 1, 32, plain, *corner, rows, columns, draw=moments)
+        want = np.zeros((19, 40), np.float32)
+        want[corner[1] : corner[1] + rows, corner[0] : corner[0] + columns] = np.arange(1, 33).reshape(4, 8)[
+            :rows, :columns
+        ]
+        assert np.array_equal(array.data[: 4 * 16 * 32].view(np.float32).reshape(16, 32), want[:16, :32])
+        for fewer in ((rows - 1, columns), (rows, columns - 4)) if rows else ():
+            report = reported(device, kernel, kernel, 1, 32, plain, *corner, *fewer, draw=moments)
+            assert report.kind == "uninitialised read"
 
 
 def test_two_blocks_may_not_publish_their_maps_at_one_place(device: CheckedDevice, plain: np.ndarray) -> None:

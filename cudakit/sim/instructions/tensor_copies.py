@@ -302,6 +302,9 @@ def _build_store(c: Emitter, instruction: Instruction, site: Site, rank: int, op
             block, where = shared_range(
                 f, position, place + offset, tensor.tile_bytes, TILE_ALIGN, site, anywhere=False
             )
+            if not len(box.begins):  # the whole box is outside
+                count_bulk(f, site, tensor.box_bytes, box.clipped)
+                continue
             transfer = Transfer(f, site, int(f.lanes.lanes[position]), len(box.chunks))
             transfer.source = box.tile(f, block, where, accesses.chunks[SHARED])
             transfer.destination = box.global_units(accesses)
