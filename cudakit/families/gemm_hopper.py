@@ -63,8 +63,8 @@ COEFFICIENTS: dict[str, tuple[float, ...]] = {
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
 START_US = 2.0  # of a launch that is bound by memory
-# Tiles of 12_tiles.cu are not chosen for problems with at most so many rows or columns. Memory bounds both kernels there,
-# and the model leaves out the time of the columns that 64 pad.
+# Tiles of 12_tiles.cu are not chosen for problems with at most so many rows or columns: memory bounds both kernels
+# there, and the model leaves out the time of padded columns.
 _NARROW = 16
 PACK_US, PACK_BYTES_PER_US = 3.17, 3.07e6
 
