@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass, replace
 
 from cudakit.families.gemm_ladder import SKINNY, tall
-from cudakit.families.gemm_problem import GemmProblem, Operand, arguments, epilogue_arguments, epilogue_constants
+from cudakit.families.gemm_problem import (
+    GemmProblem,
+    Operand,
+    arguments,
+    epilogue_arguments,
+    epilogue_constants,
+    output_arguments,
+)
 from cudakit.family import CPP, MAX_GRID_X, SCRATCH, Launch, ceil_div, cpp_bool, several, variant
 
 _SOURCE = "gemm_half/14_gemv.cu"
@@ -124,12 +131,10 @@ def _launches(problem: GemmProblem, split: _Split) -> tuple[Launch, ...] | str:
     launch = _rows(p, small, split) if along_k else _columns(p, small, split)
     if not launch.scratch:
         return (launch,)
-    a_b, a_b_strides, k = slice(0, 2), slice(4, 10), 18  # the arguments that gemv_join does not take
-    args = [*arguments(p)]
-    del args[k], args[a_b_strides], args[a_b]
     parts, (_, splits) = SCRATCH.at(0, "float32"), several(launch.grid)
     grid = min(ceil_div(p.m * p.n * p.batch, _WARPS), _JOIN_BLOCKS * p.sms)
-    joined = (*args, *epilogue_arguments(p), parts, splits)
+    sizes = (p.m, p.n, p.batch, p.alpha, p.beta)
+    joined = (*output_arguments(p), *sizes, *epilogue_arguments(p), parts, splits)
     return launch, Launch(grid, _WARPS * _LANES, joined, entry=f"gemv_join<{_types(p)}>")
 
 

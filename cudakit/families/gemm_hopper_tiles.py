@@ -6,7 +6,14 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from cudakit.families.gemm_problem import GemmProblem, Operand, arguments, epilogue_arguments, epilogue_constants
+from cudakit.families.gemm_problem import (
+    GemmProblem,
+    Operand,
+    arguments,
+    epilogue_arguments,
+    epilogue_constants,
+    output_arguments,
+)
 from cudakit.family import CPP, SCRATCH, Launch, TensorMapSlot, ceil_div, cpp_bool
 from cudakit.memory import array as memory
 
@@ -310,12 +317,11 @@ class Split:
         flags = (layout.a.along_k, layout.b.along_k, *(each is not None for each in maps), layout.by_columns, split)
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
-        args = arguments(p)
         tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
             (self.groups + 1) * GROUP,
-            (*filled(maps), *args, *tail),
+            (*filled(maps), *arguments(p), *tail),
             self.shared(layout),
             f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
             scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
@@ -325,10 +331,7 @@ class Split:
         )
         if not split:
             return (main,)
-        # c, d and their strides, m, n, batches, alpha, beta
-        operands, strides_of_a_and_b, m, k = 4, 6, 16, 18
-        joined = (*args[2:operands], *args[operands + strides_of_a_and_b : k], *args[k + 1 :])
-        assert args[m : k + 1] == (p.m, p.n, p.k)
+        joined = (*output_arguments(p), p.m, p.n, p.batch, p.alpha, p.beta)
         fours = self.count(p) * self.bm * self.bn // 4
         join = Launch(
             min(ceil_div(fours, 32), 16 * p.sms),

@@ -237,6 +237,11 @@ def arguments(p: GemmProblem) -> tuple[Any, ...]:
     return (*(o.slot for o in operands), *strides, p.m, p.n, p.k, p.batch, p.alpha, p.beta)
 
 
+def output_arguments(p: GemmProblem) -> tuple[Any, ...]:
+    """Return the first arguments of every kernel that adds up partial sums: C and D, and their strides."""
+    return (p.c.slot, p.d.slot, *(stride for o in (p.c, p.d) for stride in (o.row, o.col, o.batch)))
+
+
 def epilogue_arguments(p: GemmProblem) -> tuple[Any, ...]:
     """Return the arguments of a fused epilogue, which follow those of `arguments`: the bias and its strides, the
     residual and its strides, and scale. An array that is not read replaces a missing one."""

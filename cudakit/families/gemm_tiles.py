@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cudakit.families.gemm_problem import GemmProblem, arguments
+from cudakit.families.gemm_problem import GemmProblem, arguments, output_arguments
 from cudakit.family import SCRATCH, Launch, Slot, ceil_div, cpp_bool
 
 DEPTH = 16  # k per tile in shared memory
@@ -156,11 +156,10 @@ def stream_launches(
     join = f"stream_k_join<{', '.join(map(str, shape))}>"
     shared = tile.shared((lies.a_along_k, lies.b_along_k))
     others = struct.pack(f"={max(1, count)}Q", *(problem.others or (0,)))  # OtherOutputs
-    args = (*arguments(problem), parts.at(0, "float32"))
+    p, sums = problem, parts.at(0, "float32")
+    args = (*arguments(p), sums)
     scratch = parts.offset + blocks * 2 * tile.bm * tile.bn * 4
-    # c, d and their strides, the sizes, alpha, beta, parts, blocks, others
-    operands, strides_of_a_and_b = 4, 6
-    joined = (*args[2:operands], *args[operands + strides_of_a_and_b :], blocks, others)
+    joined = (*output_arguments(p), p.m, p.n, p.k, p.batch, p.alpha, p.beta, sums, blocks, others)
     return (
         Launch(blocks, tile.threads, (*args, others), shared, main, scratch, source=source),
         Launch((min(blocks, tiles), tile.bm * tile.bn * share // 1024), 256, joined, entry=join, source=source),

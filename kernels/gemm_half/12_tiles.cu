@@ -51,7 +51,9 @@ struct Kind {
 template <class SHAPE>
 struct Tiles {
     static constexpr int kRows = SHAPE::kShares * SHAPE::kM, kTailRows = kRows * SHAPE::kTall;
-    int down, across, tails_down, first, stride, whole, tail0, tail_stride, count;
+    int down, across, tails_down;          // tiles of a batch
+    int first, stride;                     // this cluster, all of them
+    int whole, tail0, tail_stride, count;  // this cluster's: whole tiles, tail tiles, all
 
     __device__ __forceinline__ Tiles(int64 m, int64 n, int64 batches) {
         down = (m + kRows - 1) / kRows;
@@ -201,9 +203,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
     using Whole = Kind<T, SHAPE, A_K, B_K, false>;
     using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
     constexpr int kStage = Whole::Load::kStage > Tail::Load::kStage ? Whole::Load::kStage : Tail::Load::kStage;
-    constexpr int kStaging = SHAPE::kBuffers * 8192;  // of a consumer
-    constexpr int kRoom =
-        STAGES * kStage / (SHAPE::kTurns ? 1 : GROUPS) / 1024 * 1024;  // for its part of the last tile
+    constexpr int kStaging = SHAPE::kBuffers * 8192;                                     // of a consumer
+    constexpr int kRoom = STAGES * kStage / (SHAPE::kTurns ? 1 : GROUPS) / 1024 * 1024;  // for the last tile
     extern __shared__ __align__(1024) char shared[];
     char* const staging = shared + STAGES * kStage;
     uint64* const full = reinterpret_cast<uint64*>(staging + GROUPS * kStaging);
@@ -260,6 +261,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
             const bool last = i + 1 == tiles.count;
             const int share = SHAPE::kTurns ? 0 : group;
             char* const room = last ? shared + share * kRoom : nullptr;
+            // Sums begin with zeros. If they began undefined, ptxas would keep registers for both kinds of tile.
             if (tiles.in_tail(i)) {
                 typename Tail::Sums sums = {};
                 ring.multiply_tile(sums, steps, i == 0, last);
@@ -267,11 +269,11 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
                 const int m0 = at.m0 + rank * Tail::kM + share * Tail::kWide * 64;
                 to.store(sums, m0, at.n0, at.batch, mine, group, leader, room);
             } else {
-                typename Whole::Sums whole = {};
-                ring.multiply_tile(whole, steps, i == 0, last);
+                typename Whole::Sums sums = {};
+                ring.multiply_tile(sums, steps, i == 0, last);
                 const auto at = tiles[i];
                 const int m0 = at.m0 + rank * Whole::kM + share * Whole::kWide * 64;
-                to.store(whole, m0, at.n0, at.batch, mine, group, leader, room);
+                to.store(sums, m0, at.n0, at.batch, mine, group, leader, room);
             }
         }
         if (TENSOR_D && leader) bulk_wait_read<0>();  // shared memory must exist until it is read
