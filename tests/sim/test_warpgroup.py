@@ -566,6 +566,20 @@ def test_uninitialised_accumulators_that_are_not_added():
         launch(body.replace("a, b, 0", "a, b, n"))
 
 
+def test_operands_that_were_stored_from_uninitialised_memory():
+    body = """
+  __shared__ u64 raw[64];
+  BUG
+  if (threadIdx.x < 8) reinterpret_cast<u64*>(t.a[0])[threadIdx.x] = raw[threadIdx.x];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  FENCE; mma(d, a, b); COMMIT; WAIT(0); keep(d);
+"""
+    launch(body.replace("BUG", "raw[threadIdx.x % 64] = 0; __syncthreads();"))
+    with pytest.raises(KernelFault, match="uninitialised read"):
+        launch(body.replace("BUG", ""))
+
+
 def test_a_result_is_written_to_copies_of_the_accumulators():
     """The compiler moves accumulators in flight from register to register around the loop."""
     body = """

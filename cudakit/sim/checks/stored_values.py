@@ -104,8 +104,11 @@ def note_load(f: Fragment, access: MemoryAccess, piece: Piece, codes: Array) -> 
     if not access.followed:
         used = (codes & LOADED).astype(np.bool_).any(axis=1)
         if used.any():
+            found = np.where(used, codes.max(axis=1), 0)
             whole = np.zeros(f.lanes.count, np.uint16)
-            whole[slice(None) if piece.choice is None else piece.choice] = np.where(used, codes.max(axis=1), 0)
+            # a product of warpgroups reads the elements of all its lanes on behalf of one
+            here = slice(None) if piece.choice is None else piece.choice
+            whole[here] = found if len(found) == len(whole[here]) else found.max()
             fail_use(f, access.site.instruction, whole, f"is read by {access.site.instruction.opcode}")
         return
     if not f.careful:
