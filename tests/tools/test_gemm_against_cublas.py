@@ -86,7 +86,7 @@ def test_rows_per_group_are_those_that_the_page_describes():
     assert cases.grouped(shape, 1)[0].rows != found["drawn"].rows
     for seed in range(50):
         rows = cases.grouped((64, 64 * 16, 8, 8), seed)[0].rows
-        assert (min(rows) >= 2, max(rows) <= 32) == (True, True)
+        assert set(rows).issubset(range(2, 33))
     assert min(cases.grouped((64, 64, 8, 8), 0)[0].rows) == 1
 
 
@@ -159,7 +159,7 @@ def test_grouped_products_are_checked_in_both_forms():
         )
         assert len({(*row["shape"], row["dtype"], row["mode"]) for row in ours}) == len(ours) == len(one) == 16
         assert all(row["ok"] for row in ours + one)
-        assert {row["variant"] for row in ours} <= {variant.name for variant in gemm_grouped.FAMILY}
+        assert {row["variant"] for row in ours}.issubset(variant.name for variant in gemm_grouped.FAMILY)
         assert {row["skipped"] for row in torch} == {"it needs a GPU"}
         for row, other in zip(ours, one, strict=True):
             assert (row["shape"], row["mode"]) == (other["shape"], other["mode"])
