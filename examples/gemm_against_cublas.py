@@ -27,6 +27,7 @@ import sys
 
 from half_products import cases, modes, rounds, tables, ways
 from half_products.arrays import made_for
+from half_products.options import expect_known, product_shapes
 from half_products.product import Run
 
 from cudakit.commands import cli
@@ -40,22 +41,6 @@ from cudakit.shapes import shape_text
 from cudakit.show import outputs, terminal
 
 SEED = 20261128
-
-
-def expect_known(option, values, known):
-    """Raise Refused for a value of `option` that does not exist."""
-    for value in values:
-        if value not in known:
-            raise Refused(f"{option} {value}: unknown; choose from {', '.join(known)}")
-
-
-def product_shapes(shapes):
-    """Return (m, n, k) of each shape of the command line; N is a square product."""
-    made = [shape * 3 if len(shape) == 1 else shape for shape in shapes]
-    for shape in made:
-        if len(shape) != 3 or 0 in shape:
-            raise Refused(f"{shape_text(shape)}: write N or MxNxK, with extents of at least 1")
-    return made
 
 
 def grouped_shapes(shapes):

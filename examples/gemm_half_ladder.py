@@ -21,6 +21,7 @@ from dataclasses import replace
 from half_products import product, rounds, ways
 from half_products.arrays import OwnArrays, made_for
 from half_products.cases import Case
+from half_products.options import expect_known, product_shapes
 
 from cudakit.commands import cli
 from cudakit.errors import Refused
@@ -37,14 +38,6 @@ from cudakit.show.tables import by_shape, device_line, group_text
 # The shapes on a GPU, and on the simulated device.
 SHAPES = {"gpu": [(4096,), (8192,)], "sim": [(64,)]}
 SEED = 0
-
-
-def product_shape(shape):
-    """Return (m, n, k) of a shape of the command line."""
-    made = shape * 3 if len(shape) == 1 else shape
-    if len(made) != 3 or 0 in made:
-        raise Refused(f"--shapes {shape_text(shape)}: write N or MxNxK, with extents of at least 1")
-    return made
 
 
 def chosen(names):
@@ -133,15 +126,13 @@ def show(result, console):
 
 
 def run(arguments):
-    for dtype in arguments.dtypes:
-        if dtype not in DTYPES:
-            raise Refused(f"--dtypes {dtype}: unknown; choose from {', '.join(DTYPES)}")
+    expect_known("--dtypes", arguments.dtypes, DTYPES)
     outputs.check_destination("--json", arguments.json)
     variants = chosen(arguments.variants)
     console, progress = cli.consoles(arguments)
     facts = {"torch": None, "clocks": None}
     with cli.open_device(arguments.device) as device:
-        shapes = [product_shape(shape) for shape in arguments.shapes or SHAPES[device.kind]]
+        shapes = product_shapes(arguments.shapes or SHAPES[device.kind])
         report = BenchReport(device.info())
         try:
             measure(device, arguments, shapes, variants, report, facts, lambda text: terminal.show_text(progress, text))

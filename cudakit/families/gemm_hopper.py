@@ -8,20 +8,12 @@ launched, whichever is faster.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_hopper_tiles import (
-    ITEM,
-    SPLIT_K,
-    TILES,
-    Layout,
-    Split,
-    Tile,
-    layout_of,
-)
+from cudakit.families.gemm_hopper_tiles import ITEM, SPLIT_K, TILES, Layout, Split, Tile, layout_of
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, several, variant
 from cudakit.memory import array as memory
@@ -48,18 +40,17 @@ SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile;
 
 # The model of times ---------------------------------------------------------------------------------------------------
 
-# us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; rounds of
-# tiles times their area, in 128 x 128; MB of output, again if its rows are not whole sectors; steps of 64 k of all
-# rounds; their area; the same times the share of busy multiprocessors (more of them have a lower clock); the same in
-# clusters; hundreds of lines per step, by how they are loaded.
+# us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; MB of
+# output, again if its rows are not whole sectors; steps of 64 k of all rounds of tiles; their area, in 128 x 128; the
+# same times the share of busy multiprocessors (more of them have a lower clock); the same in clusters; hundreds of
+# lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
 # rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
-# multiprocessor, the area of steps, the same times the share of busy multiprocessors, and lines as above; MB of A and
-# B.
+# multiprocessor, the area of steps times the share of busy multiprocessors, and lines as above; MB of A and B.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (3.885, 0, 0.1324, 0.2534, 0, 0.2042, 0.07017, 0.001586, 0.02287, 0.0697, 0),
-    "shared": (3.862, 0, 0.1875, 0.1528, 0.05377, 0.07721, 0.1028, 0.02122, 0.05779, 0.09629, 0),
-    "split": (0.14, 0.5523, 1.777, 0.4275, 2.305, 0.5905, 0.07019, 0, 0.2337, 0.02018, 0.09865, 1.56, 0.1347),
+    "turns": (3.885, 0.1324, 0.2534, 0, 0.2042, 0.07017, 0.001586, 0.02287, 0.0697, 0),
+    "shared": (3.862, 0.1875, 0.1528, 0.05377, 0.07721, 0.1028, 0.02122, 0.05779, 0.09629, 0),
+    "split": (0.14, 0.5523, 1.777, 0.4275, 2.305, 0.5905, 0.07019, 0.2337, 0.02018, 0.09865, 1.56, 0.1347),
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
 START_US = 2.0  # of a launch that is bound by memory
@@ -137,22 +128,20 @@ def splits_of(p: GemmProblem) -> Iterator[Split]:
 @functools.lru_cache(maxsize=256)
 def best_tile(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 12_tiles.cu, or the reason why there is none."""
-    choices = [
-        Choice(turned, tile, us(tile, side, layout))
-        for turned, side, layout in sides(p)
-        for tile in tiles_of(side, layout)
-        if tile.fits(side, layout)
-    ]
-    return min(choices, key=lambda choice: choice.us) if choices else _reason(p)
+    return _fastest(p, tiles_of)
 
 
 @functools.lru_cache(maxsize=256)
 def best_split(p: GemmProblem) -> Choice | str:
     """Return the fastest tile of 13_split_k.cu, or the reason why there is none."""
+    return _fastest(p, lambda side, _: splits_of(side))
+
+
+def _fastest(p: GemmProblem, candidates: Callable[[GemmProblem, Layout], Iterable[Tile | Split]]) -> Choice | str:
     choices = [
         Choice(turned, tile, us(tile, side, layout))
         for turned, side, layout in sides(p)
-        for tile in splits_of(side)
+        for tile in candidates(side, layout)
         if tile.fits(side, layout)
     ]
     return min(choices, key=lambda choice: choice.us) if choices else _reason(p)

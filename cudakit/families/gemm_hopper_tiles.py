@@ -162,8 +162,8 @@ def filled(maps: list[TensorMapSlot | None]) -> list[TensorMapSlot | bytes]:
 class Tile:
     """A tile of bm x bn outputs of 12_tiles.cu. groups: consumer warpgroups, which compute tiles in turns or share one.
     shares: blocks of a cluster that load B for each other. buffers, batch: of the store. band: rows of clusters' tiles
-    that concurrent blocks cover. tail, tall: columns of the tiles after the last whole
-    column of tiles (0: all are whole), and their rows, in bm."""
+    that concurrent blocks cover. tail, tall: columns of the tiles after the last whole column of tiles (0: all are
+    whole), and their rows, in bm."""
 
     bm: int
     bn: int
@@ -268,7 +268,7 @@ class Tile:
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
         output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
         lines = _lines(layout, self.bm, self.bn / self.shares)
-        fixed = (1, rounds * area, output, 0 if layout.whole else output, steps, steps * area)
+        fixed = (1, output, 0 if layout.whole else output, steps, steps * area)
         return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
 
 
@@ -361,7 +361,7 @@ class Split:
         lines = _lines(layout, self.bm, self.bn)
         fixed = (1, self.cluster > 1, split, parts, rounds, rounds * area * self.cluster)
         operands = (p.m * p.k + p.k * p.n) * p.batch * ITEM * 1e-6  # MB
-        return (*fixed, rounds * steps, work * area, work * area * busy, *(work * each for each in lines), operands)
+        return (*fixed, rounds * steps, work * area * busy, *(work * each for each in lines), operands)
 
 
 def _lines(layout: Layout, of_a: float, of_b: float) -> tuple[float, float, float]:

@@ -1,8 +1,8 @@
 // Product of half or bfloat16 matrices by wgmma: persistent blocks, whose two consumer warpgroups compute tiles in
 // turns or share one.
 //
-// Parameters: tensor maps of A, B, B for tail tiles, and D (the last two are not used if there are no tail tiles, or
-// lanes store D), then as in 04_pipelined.cu. The boxes of the maps are 64 elements of an operand's contiguous axis
+// Parameters: four tensor maps, then as in 04_pipelined.cu. The maps are those of A, of B for whole tiles, of B for tail
+// tiles (not used if there are none) and of D (not used if lanes store it). The boxes of the maps are 64 elements of an operand's contiguous axis
 // times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of D, see Store. `vector`: see
 // Output. k is at least 1.
 //
@@ -99,7 +99,7 @@ struct Ring {
     int group;
     RingPlace<SHAPE::kStages> place;
 
-    // Producer: loads a tile.
+    // Loads a tile. The producer calls it.
     template <class LOAD>
     __device__ __forceinline__ void fill(const LOAD& load, int steps) {
         for (int step = 0; step < steps; ++step) {
