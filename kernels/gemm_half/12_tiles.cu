@@ -1,10 +1,10 @@
 // Product of half or bfloat16 matrices by wgmma: persistent blocks, whose two consumer warpgroups compute tiles in
 // turns or share one.
 //
-// Parameters: four tensor maps, then as in 04_pipelined.cu. The maps are those of A, of B for whole tiles, of B for tail
-// tiles (not used if there are none) and of D (not used if lanes store it). The boxes of the maps are 64 elements of an operand's contiguous axis
-// times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of D, see Store. `vector`: see
-// Output. k is at least 1.
+// Parameters: four tensor maps, then as in 04_pipelined.cu. The maps are those of A, of B for whole tiles, of B for
+// tail tiles (not used if there are none) and of D (not used if lanes store it). The boxes of the maps are 64 elements
+// of an operand's contiguous axis times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of
+// D, see Store. `vector`: see Output. k is at least 1.
 //
 // A block's first warpgroup is the producer: one thread fills a ring of STAGES pairs of operand tiles by tensor copies.
 // The consumers multiply. In turns (TURNS), each computes whole tiles, and stores one while the other multiplies the
