@@ -23,7 +23,14 @@ from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_tiles, gemm_p
 from cudakit.families.gemm_half import DTYPES, result_dtype
 from cudakit.families.gemm_hopper import TILE_TABLE
 from cudakit.families.gemm_hopper_tiles import Layout, Tile
-from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem, Operand, expect_activation, operand_of
+from cudakit.families.gemm_problem import (
+    ACTIVATIONS,
+    GemmProblem,
+    Operand,
+    bias_constant,
+    expect_activation,
+    operand_of,
+)
 from cudakit.family import (
     CPP,
     IN,
@@ -121,7 +128,7 @@ def _types(product: GemmProblem) -> tuple[str, str, str]:
 
 
 def _epilogue(product: GemmProblem) -> tuple[str, str]:
-    return ACTIVATIONS[product.activation], cpp_bool(product.bias is not None)
+    return ACTIVATIONS[product.activation], bias_constant(product)
 
 
 def _with_packing(launch: Launch, product: GemmProblem, packing: gemm_packed.Packing) -> tuple[Launch, ...]:

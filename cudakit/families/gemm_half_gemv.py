@@ -53,7 +53,7 @@ def _aligned(of: Operand, width: int, *axes: tuple[int, int]) -> bool:
 def _types(p: GemmProblem, fused: bool = True) -> str:
     """Return the template arguments of the types and the epilogue; fused: False for a launch without epilogue."""
     result = CPP[p.result]
-    none = f"{result}, kNoActivation, false, false, false"
+    none = f"{result}, kNoActivation, false, kNoBias, false"
     return f"{CPP[p.dtype]}, {result}, {epilogue_constants(p) if fused else none}"
 
 

@@ -9,7 +9,7 @@
 #include "groups.cuh"
 
 // grid: any, block: BM / WM * BN / WN warps
-template <class T, class R, class U, int BM, int BN, int WM, int WN, bool B_K, int ACTIVATION, bool BIAS>
+template <class T, class R, class U, int BM, int BN, int WM, int WN, bool B_K, int ACTIVATION, int BIAS>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) grouped_mma(const T* a, int64 a_row, int64 a_batch,
     const T* b, int64 b_row, int64 b_col, int64 b_batch, const int* sizes, int64 step, int count, bool masked, R* d,
     int64 d_row, int64 d_col, int64 d_batch, int rows, int n, int k, float alpha, const U* bias, int64 bias_col,

@@ -38,7 +38,7 @@ struct GroupTile {
 };
 
 // grid: any, block: 384
-template <class T, class R, class U, class SHAPE, bool B_K, bool TENSOR_D, int ACTIVATION, bool BIAS>
+template <class T, class R, class U, class SHAPE, bool B_K, bool TENSOR_D, int ACTIVATION, int BIAS>
 __global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_d, const int* sizes, int64 step,
     int count, bool masked, int a_each, int b_each, int d_each, R* d, int64 d_row, int64 d_col, int64 d_batch, int rows,

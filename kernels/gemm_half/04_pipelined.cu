@@ -82,7 +82,7 @@ __device__ __forceinline__ void begin(typename TILE::A& in_a, typename TILE::B& 
 // B, ACTIVATION, ADDS_C, BIAS, RESIDUAL: of the Epilogue.
 //
 // grid: any, block: BM / WM * BN / WN warps
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL, int BM, int BN, int WM,
+template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int BM, int BN, int WM,
     int WN, int STAGES, int RESIDENT, bool A_K, bool B_K>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelined(const T* a, const T* b, const R* c,
     R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,

@@ -191,7 +191,7 @@ struct Destination {
 // grid: a multiple of SHARES, cluster: SHARES, block: 128 per consumer and 128, shared: the ring, BUFFERS * 8192 bytes
 // per consumer, 16 per stage
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_D, bool BY_COLUMNS, int ACTIVATION,
-    bool ADDS_C, bool BIAS, bool RESIDUAL>
+    bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_tail,
     const __grid_constant__ CUtensorMap map_d, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,

@@ -92,7 +92,7 @@ __device__ __forceinline__ void write(
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
 // shared: the ring or Sums, whichever is larger, and 16 bytes per stage
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
-    bool SPLIT, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
+    bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
 
 // Adds up the partial sums of split_k. A warp adds every 16th part of 32 groups of four sums, then the first warp
 // adds what the block's warps have. grid: any, block: 512
-template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
+template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,

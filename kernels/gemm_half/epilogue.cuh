@@ -6,6 +6,9 @@
 // Values of Epilogue's ACTIVATION.
 constexpr int kNoActivation = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4;
 
+// Values of Epilogue's BIAS: none, one of any strides, one that is broadcast along the columns, one along the rows.
+constexpr int kNoBias = 0, kAnyBias = 1, kBiasPerRow = 2, kBiasPerColumn = 3;
+
 // The larger of two numbers, NaN if x is NaN; fmaxf would return `least`.
 __device__ __forceinline__ float at_least(float x, float least) {
     float result;
@@ -60,14 +63,14 @@ __device__ __forceinline__ float gelu(float x) {
 }
 
 // The arrays and factors that a kernel applies to its sums. B: type of the bias, R: type of c, of the residual and of
-// the output. ADDS_C, BIAS, RESIDUAL: whether the operand exists; the others' pointers are not read.
+// the output. ADDS_C, RESIDUAL: whether the operand exists; the others' pointers are not read.
 //
 // Pointers are to element (0, 0) of one product (of a batch). Strides are in elements, 0 along an axis on which the
 // bias is broadcast.
-template <class B, class R, int ACTIVATION, bool ADDS_C, bool BIAS, bool RESIDUAL>
+template <class B, class R, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 struct Epilogue {
     static_assert(ACTIVATION >= kNoActivation && ACTIVATION <= kSilu, "an unknown activation");
-    static constexpr bool kReads = ADDS_C || BIAS || RESIDUAL;
+    static constexpr bool kReads = ADDS_C || BIAS != kNoBias || RESIDUAL;
 
     const R* c;
     int64 c_row, c_col;
@@ -81,26 +84,40 @@ struct Epilogue {
     __device__ __forceinline__ Epilogue from(int64 row, int64 col) const {
         Epilogue part = *this;
         if constexpr (ADDS_C) part.c += row * c_row + col * c_col;
-        if constexpr (BIAS) part.bias += row * bias_row + col * bias_col;
+        if constexpr (BIAS != kNoBias) part.bias += row * bias_row + col * bias_col;
         if constexpr (RESIDUAL) part.residual += row * residual_row + col * residual_col;
         return part;
     }
 
+    // What the epilogue reads for the element of the output at (row, col), within the output.
+    struct Added {
+        float c, bias, residual;
+    };
+
+    __device__ __forceinline__ Added added(int64 row, int64 col) const {
+        Added read = {};
+        if constexpr (ADDS_C) read.c = static_cast<float>(c[row * c_row + col * c_col]);
+        if constexpr (BIAS != kNoBias) read.bias = static_cast<float>(bias[row * bias_row + col * bias_col]);
+        if constexpr (RESIDUAL)
+            read.residual = static_cast<float>(residual[row * residual_row + col * residual_col]);
+        return read;
+    }
+
     // The element of the output at (row, col), within the output, from its sum of products.
-    __device__ __forceinline__ float at(float sum, int64 row, int64 col) const {
+    __device__ __forceinline__ float at(float sum, int64 row, int64 col) const { return of(sum, added(row, col)); }
+
+    // The element of the output from its sum of products and what `added` returned for it.
+    __device__ __forceinline__ float of(float sum, const Added& read) const {
         // Without an activation or a bias, scale is part of the other two factors: one product of numbers that all
         // elements share.
-        constexpr bool kSplit = ACTIVATION != kNoActivation || BIAS;
+        constexpr bool kSplit = ACTIVATION != kNoActivation || BIAS != kNoBias;
         float value = (kSplit ? alpha : scale * alpha) * sum;
-        if constexpr (ADDS_C)
-            value = fmaf(kSplit ? beta : scale * beta, static_cast<float>(c[row * c_row + col * c_col]), value);
-        if constexpr (BIAS) value += static_cast<float>(bias[row * bias_row + col * bias_col]);
+        if constexpr (ADDS_C) value = fmaf(kSplit ? beta : scale * beta, read.c, value);
+        if constexpr (BIAS != kNoBias) value += read.bias;
         value = activated(value);
-        float added = 0.0f;
-        if constexpr (RESIDUAL) added = static_cast<float>(residual[row * residual_row + col * residual_col]);
-        if constexpr (kSplit && RESIDUAL) return fmaf(scale, value, added);
+        if constexpr (kSplit && RESIDUAL) return fmaf(scale, value, read.residual);
         if constexpr (kSplit) return scale * value;
-        if constexpr (RESIDUAL) return value + added;
+        if constexpr (RESIDUAL) return value + read.residual;
         return value;
     }
 
