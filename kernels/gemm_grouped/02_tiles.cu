@@ -132,8 +132,11 @@ __global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__
                     Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
                         mine, sums[i], &map_d, finish, m0, at.n0, at.group * d_each, at.end, n, 1 + warpgroup, leader);
                 } else {
-                    if (TENSOR_D && leader) bulk_wait_read<0>();  // before lanes overwrite the buffers
-                    Stored::by_lanes(mine, sums[i], out, finish, m0, at.n0, 1 + warpgroup);
+                    if constexpr (TENSOR_D) {  // before lanes overwrite the buffers
+                        if (leader) bulk_wait_read<0>();
+                        named_sync(1 + warpgroup, kGroup);
+                    }
+                    Stored::template by_lanes<SHAPE::kBuffers>(mine, sums[i], out, finish, m0, at.n0);
                 }
             }
         }

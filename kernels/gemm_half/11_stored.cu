@@ -11,15 +11,6 @@
 // Bottleneck: both consumers store at the same time, and meanwhile no products run.
 #include "ring.cuh"
 
-// The sums' factor, for Store.
-struct Scaled {
-    static constexpr bool kReads = false;
-    float alpha;
-
-    __device__ __forceinline__ Scaled from(int, int) const { return *this; }
-    __device__ __forceinline__ float at(float sum, int, int) const { return alpha * sum; }
-};
-
 // SHARES, BAND: as in 10_persistent.cu.
 //
 // grid: a multiple of SHARES, cluster: SHARES, block: 384, shared: STAGES * 49168 + 32768 bytes
@@ -30,6 +21,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) stored(const __grid_constant__ 
     constexpr int BM = 128, BN = 256, kRows = SHARES * BM;
     constexpr int kBuffers = 2, kStaging = kBuffers * 8192;  // of a consumer's store
     using At = Place<kRows, BN, BAND>;
+    using Scaled = Epilogue<R, R, kNoActivation, false, kNoBias, false>;
     using Stored = Store<R, BN / 2, false, Scaled>;
     extern __shared__ __align__(1024) char shared[];
     Ring<T, BM, BN, A_K, B_K, STAGES, SHARES> ring(shared + 2 * kStaging);
@@ -51,8 +43,9 @@ __global__ void __launch_bounds__(3 * kGroup, 1) stored(const __grid_constant__ 
             const At at(tile, down, across);
             float sums[1][BN / 2];
             ring.multiply_all(sums, group * 64, steps);
-            Stored::template by_tensor<kBuffers, 1>(shared + group * kStaging, sums[0], &map_d, Scaled{alpha},
-                at.m0 + my_rows + group * 64, at.n0, at.batch, m, n, 1 + group, leader);
+            Stored::template by_tensor<kBuffers, 1>(shared + group * kStaging, sums[0], &map_d,
+                {nullptr, 0, 0, nullptr, 0, 0, nullptr, 0, 0, alpha, 0.0f, 1.0f}, at.m0 + my_rows + group * 64, at.n0,
+                at.batch, m, n, 1 + group, leader);
         }
         if (leader) bulk_wait_read<0>();  // shared memory must exist until it is read
     }

@@ -70,7 +70,7 @@ __device__ __forceinline__ float gelu(float x) {
 template <class B, class R, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 struct Epilogue {
     static_assert(ACTIVATION >= kNoActivation && ACTIVATION <= kSilu, "an unknown activation");
-    static constexpr bool kReads = ADDS_C || BIAS != kNoBias || RESIDUAL;
+    static constexpr int kBias = BIAS;
 
     const R* c;
     int64 c_row, c_col;
@@ -89,22 +89,32 @@ struct Epilogue {
         return part;
     }
 
-    // What the epilogue reads for the element of the output at (row, col), within the output.
+    // What the epilogue reads for an element of the output.
     struct Added {
         float c, bias, residual;
     };
 
-    __device__ __forceinline__ Added added(int64 row, int64 col) const {
+    __device__ __forceinline__ float bias_at(int64 row, int64 col) const {
+        return static_cast<float>(bias[row * bias_row + col * bias_col]);
+    }
+
+    // in_rows, in_cols: whether (row, col) is within the output; otherwise nothing is read there.
+    __device__ __forceinline__ Added added(int64 row, int64 col, bool in_rows, bool in_cols) const {
+        const bool inside = in_rows && in_cols;
         Added read = {};
-        if constexpr (ADDS_C) read.c = static_cast<float>(c[row * c_row + col * c_col]);
-        if constexpr (BIAS != kNoBias) read.bias = static_cast<float>(bias[row * bias_row + col * bias_col]);
+        if constexpr (ADDS_C) read.c = inside ? static_cast<float>(c[row * c_row + col * c_col]) : 0.0f;
+        if constexpr (BIAS == kBiasPerRow) read.bias = in_rows ? bias_at(row, 0) : 0.0f;
+        if constexpr (BIAS == kBiasPerColumn) read.bias = in_cols ? bias_at(0, col) : 0.0f;
+        if constexpr (BIAS == kAnyBias) read.bias = inside ? bias_at(row, col) : 0.0f;
         if constexpr (RESIDUAL)
-            read.residual = static_cast<float>(residual[row * residual_row + col * residual_col]);
+            read.residual = inside ? static_cast<float>(residual[row * residual_row + col * residual_col]) : 0.0f;
         return read;
     }
 
     // The element of the output at (row, col), within the output, from its sum of products.
-    __device__ __forceinline__ float at(float sum, int64 row, int64 col) const { return of(sum, added(row, col)); }
+    __device__ __forceinline__ float at(float sum, int64 row, int64 col) const {
+        return of(sum, added(row, col, true, true));
+    }
 
     // The element of the output from its sum of products and what `added` returned for it.
     __device__ __forceinline__ float of(float sum, const Added& read) const {

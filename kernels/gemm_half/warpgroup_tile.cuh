@@ -264,15 +264,26 @@ struct Store {
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
         const int left_rows = m - m0 - row, left_cols = n - n0 - j * kCols - lane % 4 * 2;
         const E part = finish.from(m0 + row, n0 + j * kCols + lane % 4 * 2);
+        float of_rows[2] = {};  // a bias per row: one load for all columns
+        if constexpr (E::kBias == kBiasPerRow) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                of_rows[half] = half * 8 < left_rows ? part.bias_at(half * 8, 0) : 0.0f;
+        }
         constexpr int kEach = kCols == 8 ? 4 : 8;  // sums of a lane in 8 or 16 columns
 #pragma unroll
         for (int i = 0; i < (kCols + 8) / 16; ++i) {
             if (j * kCols / 2 + i * kEach >= COUNT) break;
+            typename E::Added read[kEach];  // all loads first, so that they overlap
+#pragma unroll
+            for (int v = 0; v < kEach; ++v) {
+                const int to = v / 2 % 2 * 8, col = i * 16 + v / 4 * 8 + v % 2;
+                read[v] = part.added(to, col, to < left_rows, col < left_cols);
+                if constexpr (E::kBias == kBiasPerRow) read[v].bias = of_rows[v / 2 % 2];
+            }
             float values[kEach];
 #pragma unroll
-            for (int v = 0; v < kEach; ++v)
-                values[v] = finished(part, sums[j * kCols / 2 + i * kEach + v], v / 2 % 2 * 8,
-                    i * 16 + v / 4 * 8 + v % 2, left_rows, left_cols);
+            for (int v = 0; v < kEach; ++v) values[v] = part.of(sums[j * kCols / 2 + i * kEach + v], read[v]);
             if constexpr (!kWide) {
                 unsigned packed[kEach / 2];
 #pragma unroll
@@ -336,49 +347,79 @@ struct Store {
         }
     }
 
-    // Ordinary stores of all chunks, through one buffer of the warpgroup, for an output with any strides. barrier: a
-    // named one.
+    // Ordinary stores of all sums, for an output with any strides. A warp stages 8 rows at a time in its quarter of
+    // BUFFERS * 8 KB and stores them row by row: a sector of L2 that two stores share is complete soon, and no warp
+    // waits for another one.
+    template <int BUFFERS>
     static __device__ __forceinline__ void by_lanes(
-        char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0, int barrier) {
+        char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0) {
+        static_assert(!BY_COLUMNS, "a warp has whole rows");
+        constexpr int kPitch = BUFFERS * 8192 / 4 / 8, kSegment = kPitch / sizeof(R);  // a staged row: bytes, columns
+        const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
+        const int row = lane / 4;  // among the 8, of the sums that the lane has
+        char* const mine = staging + warp * kPitch * 8;
 #pragma unroll
-        for (int j = 0; j < kChunks; ++j) {
-            if (n0 + j * kCols >= out.n) break;
-            named_sync(barrier, kGroup);  // before the staged sums are overwritten
-            stage(staging, sums, j, finish, m0, n0, out.m, out.n);
-            named_sync(barrier, kGroup);
-            if (out.vector)
-                copy<kVector>(staging, out, j, m0, n0);
-            else
-                copy<1>(staging, out, j, m0, n0);
+        for (int half = 0; half < 2; ++half) {
+            const int first = m0 + warp * 16 + half * 8;
+#pragma unroll
+            for (int begin = 0; begin < 2 * COUNT; begin += kSegment) {
+                if (first >= out.m || n0 + begin >= out.n) break;
+                const E part = finish.from(first + row, n0 + begin + lane % 4 * 2);
+                const int left_cols = out.n - n0 - begin - lane % 4 * 2;
+                const float of_row = E::kBias == kBiasPerRow && first + row < out.m ? part.bias_at(0, 0) : 0.0f;
+#pragma unroll
+                for (int g = 0; g < kSegment / 8 && begin + g * 8 < 2 * COUNT; ++g) {
+                    float values[2];
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        typename E::Added read = part.added(0, g * 8 + e, first + row < out.m, g * 8 + e < left_cols);
+                        if constexpr (E::kBias == kBiasPerRow) read.bias = of_row;
+                        values[e] = part.of(sums[(begin / 8 + g) * 4 + half * 2 + e], read);
+                    }
+                    char* const to = staged(mine + row * kPitch, row, g * 8 + lane % 4 * 2);
+                    if constexpr (kWide)
+                        *reinterpret_cast<float2*>(to) = make_float2(values[0], values[1]);
+                    else
+                        *reinterpret_cast<unsigned*>(to) = pack<R>(values[0], values[1]);
+                }
+                __syncwarp();
+                const int count = 2 * COUNT - begin;
+                if (out.vector)
+                    copy<kVector, kSegment>(mine, out, first, n0 + begin, count);
+                else
+                    copy<1, kSegment>(mine, out, first, n0 + begin, count);
+                __syncwarp();  // before the staged rows are overwritten
+            }
         }
     }
 
     static constexpr int kVector = 8 / sizeof(R);  // elements: 8 bytes
 
   private:
-    // Stores the staged chunk `j`, WIDTH elements at a time.
-    template <int WIDTH>
-    static __device__ __forceinline__ void copy(char* staging, const Output<R>& out, int j, int m0, int n0) {
-        constexpr int kAlong = BY_COLUMNS ? 64 : kCols, kAcross = BY_COLUMNS ? kCols : 64;
-        constexpr int kLanes = kAlong / WIDTH;  // along the contiguous axis
-        const int thread = threadIdx.x % kGroup, along = thread % kLanes * WIDTH;
-#pragma unroll 4
-        for (int across = thread / kLanes; across < kAcross; across += kGroup / kLanes) {
-            const int row = BY_COLUMNS ? along : across, col = BY_COLUMNS ? across : along;  // in the chunk
-            const int to_row = m0 + row, to_col = n0 + j * kCols + col;
-            if (to_row >= out.m || to_col >= out.n) continue;
-            using Vector = Pack<R, WIDTH>;
-            *reinterpret_cast<Vector*>(out.first + to_row * out.row + to_col * out.col) =
-                *reinterpret_cast<const Vector*>(at(staging, row, col));
-        }
+    // The place of an element of staged row `row` of 8, whose 16-byte pieces are in the order piece ^ row.
+    static __device__ __forceinline__ char* staged(char* from, int row, int col) {
+        constexpr int kElements = 16 / sizeof(R);
+        return from + ((col / kElements ^ row) << 4) + col % kElements * sizeof(R);
     }
 
-    // The output from a sum. m, n: rows and columns inside the output, counted like row and col.
-    static __device__ __forceinline__ float finished(const E& finish, float sum, int row, int col, int m, int n) {
-        if constexpr (E::kReads) {
-            if (row >= m || col >= n) return 0.0f;  // no array may be read there
+    // Stores 8 staged rows of COLUMNS columns, of which the first `count` belong to the tile, WIDTH elements per lane.
+    // row0, col0: of the output.
+    template <int WIDTH, int COLUMNS>
+    static __device__ __forceinline__ void copy(char* rows, const Output<R>& out, int row0, int col0, int count) {
+        using Vector = Pack<R, WIDTH>;
+        const int lane = threadIdx.x % kWarp, cols = min(count, out.n - col0);
+        R* const to = out.first + row0 * out.row + col0 * out.col;
+#pragma unroll 2
+        for (int row = 0; row < 8; ++row) {
+            if (row0 + row >= out.m) break;
+#pragma unroll
+            for (int from = 0; from < COLUMNS; from += kWarp * WIDTH) {
+                const int col = from + lane * WIDTH;
+                if (col < cols)
+                    *reinterpret_cast<Vector*>(to + row * out.row + col * out.col) = *reinterpret_cast<const Vector*>(
+                        staged(rows + row * (COLUMNS * static_cast<int>(sizeof(R))), row, col));
+            }
         }
-        return finish.at(sum, row, col);
     }
 
     // Bytes from the start of a chunk to piece `piece` of a row.
