@@ -64,7 +64,7 @@ struct Tiles {
 };
 
 // The output, and the arrays of its epilogue. first: the epilogue of the first batch.
-template <class R, class FINISH, class SHAPE, bool TENSOR_D, bool BY_COLUMNS, int ROOM>
+template <class R, class FINISH, class SHAPE, bool TENSOR_D, bool BY_COLUMNS>
 struct Destination {
     const CUtensorMap* map;
     R* d;
@@ -72,27 +72,80 @@ struct Destination {
     bool vector;
     FINISH first;
     int64 c_batch, bias_batch, residual_batch;
+    char* staging;  // the group's
+    int group;
+    bool leader;  // the thread issues the group's tensor stores
 
-    // Stores a consumer's rows of a tile. leader: the thread that issues the group's tensor stores. room: null,
-    // or ROOM bytes of the ring, if no copy or product uses it any more. Then no store waits for the one before.
-    template <int WIDE, int COUNT>
-    __device__ __forceinline__ void store(const float (&sums)[WIDE][COUNT], int m0, int n0, int batch, char* staging,
-        int group, bool leader, char* room) const {
+    // Stores the sums begin .. end - 1 of a tile, of 64 rows each; m0: row of the first sums. room: null, or ROOM bytes
+    // of the ring, if no copy or product uses it any more. Then no store waits for the one before.
+    template <int ROOM, int WIDE, int COUNT>
+    __device__ __forceinline__ void store(
+        const float (&sums)[WIDE][COUNT], int begin, int end, int m0, int n0, int batch, char* room) const {
         using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
         FINISH finish = first;
         finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
+        constexpr int kMost = SHAPE::kTurns ? WIDE / 2 : WIDE;  // sums with room
+        if (kMost * Stored::kRoom > ROOM) room = nullptr;
 #pragma unroll
         for (int i = 0; i < WIDE; ++i) {
+            if (i < begin || i >= end) continue;
             if constexpr (TENSOR_D) {
-                if (WIDE * Stored::kRoom > ROOM) room = nullptr;
-                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(room ? room + i * Stored::kRoom : staging,
-                    sums[i], map, finish, m0 + i * 64, n0, batch, m, n, 1 + group, leader, room != nullptr);
+                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
+                    room ? room + (i - begin) * Stored::kRoom : staging, sums[i], map, finish, m0 + i * 64, n0, batch,
+                    m, n, 1 + group, leader, room != nullptr);
             } else {
                 const Output<R> out{
                     d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector};
                 Stored::template by_lanes<SHAPE::kBuffers>(staging, sums[i], out, finish, m0 + i * 64, n0);
             }
         }
+    }
+};
+
+// A consumer.
+template <class RING, class TO, class SHAPE, int BYTES>
+struct Consumer {
+    RING& ring;  // of BYTES bytes
+    const Tiles<SHAPE>& tiles;
+    const TO& to;
+    int steps, rank, group;
+
+    // Multiplies and stores its rows of tile i, of kind KIND. In turns, both consumers store a half of the last tile:
+    // the other one, which has no more tile, calls it with i = tiles.count, and gets its sums through the ring's
+    // memory.
+    template <class KIND>
+    __device__ __forceinline__ void compute(int i) {
+        constexpr bool TURNS = SHAPE::kTurns;
+        constexpr int WIDE = KIND::kWide, HALF = WIDE / 2, COUNT = KIND::kN / 2;
+        constexpr int kPassed = TURNS ? HALF * COUNT * kGroup * 4 : 0;                         // bytes
+        constexpr int kRoom = (BYTES - kPassed) / (TURNS ? 2 : SHAPE::kGroups) / 1024 * 1024;  // of each
+        const bool helps = TURNS && i == tiles.count, last = i + 1 >= tiles.count;
+        // Sums begin with zeros. If they began undefined, ptxas would keep registers for both kinds of tile.
+        typename KIND::Sums sums = {};
+        if (!helps) ring.multiply_tile(sums, steps, i == 0, last);
+        if (TURNS && last) pass<HALF>(sums, helps);
+        const auto at = tiles[helps ? i - 1 : i];
+        const int m0 = at.m0 + rank * KIND::kM + (TURNS ? 0 : group * WIDE * 64);
+        char* const room = last ? ring.stages + kPassed + (TURNS ? helps : group) * kRoom : nullptr;
+        to.template store<kRoom>(
+            sums, helps ? HALF : 0, TURNS && last && !helps ? HALF : WIDE, m0, at.n0, at.batch, room);
+    }
+
+  private:
+    // Passes the sums from HALF on to the other consumer, which `helps`.
+    template <int HALF, int WIDE, int COUNT>
+    __device__ __forceinline__ void pass(float (&sums)[WIDE][COUNT], bool helps) {
+        float* const mine = reinterpret_cast<float*>(ring.stages) + threadIdx.x % kGroup;
+        if (helps) named_sync(RING::kPassed, 2 * kGroup);
+#pragma unroll
+        for (int v = 0; v < (WIDE - HALF) * COUNT; ++v) {
+            float& sum = sums[HALF + v / COUNT][v % COUNT];
+            if (helps)
+                sum = mine[v * kGroup];
+            else
+                mine[v * kGroup] = sum;
+        }
+        if (!helps) named_arrive(RING::kPassed, 2 * kGroup);
     }
 };
 
@@ -111,8 +164,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
     using Whole = Kind<T, SHAPE, A_K, B_K, false>;
     using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
     constexpr int kStage = Whole::Load::kStage > Tail::Load::kStage ? Whole::Load::kStage : Tail::Load::kStage;
-    constexpr int kStaging = SHAPE::kBuffers * 8192;                                     // of a consumer
-    constexpr int kRoom = STAGES * kStage / (SHAPE::kTurns ? 1 : GROUPS) / 1024 * 1024;  // for the last tile
+    constexpr int kStaging = SHAPE::kBuffers * 8192;  // of a consumer
     extern __shared__ __align__(1024) char shared[];
     char* const staging = shared + STAGES * kStage;
     uint64* const full = reinterpret_cast<uint64*>(staging + GROUPS * kStaging);
@@ -159,30 +211,18 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         if constexpr (GROUPS == 2) registers_increase<240>();
         using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
         const bool leader = threadIdx.x % kGroup == 0;
-        char* const mine = staging + group * kStaging;
-        const Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS, kRoom> to{&map_d, d, d_row, d_col, d_batch, m, n,
-            vector != 0,
+        using To = Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS>;
+        const To to{&map_d, d, d_row, d_col, d_batch, m, n, vector != 0,
             {c, c_row, c_col, bias, bias_row, bias_col, residual, residual_row, residual_col, alpha, beta, scale},
-            c_batch, bias_batch, residual_batch};
+            c_batch, bias_batch, residual_batch, staging + group * kStaging, group, leader};
         ring.start(steps);
-        for (int i = SHAPE::kTurns ? group : 0; i < tiles.count; i += SHAPE::kTurns ? GROUPS : 1) {
-            const bool last = i + 1 == tiles.count;
-            const int share = SHAPE::kTurns ? 0 : group;
-            char* const room = last ? shared + share * kRoom : nullptr;
-            // Sums begin with zeros. If they began undefined, ptxas would keep registers for both kinds of tile.
-            if (tiles.in_tail(i)) {
-                typename Tail::Sums sums = {};
-                ring.multiply_tile(sums, steps, i == 0, last);
-                const auto at = tiles[i];
-                const int m0 = at.m0 + rank * Tail::kM + share * Tail::kWide * 64;
-                to.store(sums, m0, at.n0, at.batch, mine, group, leader, room);
-            } else {
-                typename Whole::Sums sums = {};
-                ring.multiply_tile(sums, steps, i == 0, last);
-                const auto at = tiles[i];
-                const int m0 = at.m0 + rank * Whole::kM + share * Whole::kWide * 64;
-                to.store(sums, m0, at.n0, at.batch, mine, group, leader, room);
-            }
+        Consumer<decltype(ring), To, SHAPE, STAGES * kStage> consumer{ring, tiles, to, steps, rank, group};
+        const int calls = tiles.count + (SHAPE::kTurns ? 1 : 0);
+        for (int i = SHAPE::kTurns ? group : 0; i < calls; i += SHAPE::kTurns ? GROUPS : 1) {
+            if (tiles.in_tail(i < tiles.count ? i : i - 1))
+                consumer.template compute<Tail>(i);
+            else
+                consumer.template compute<Whole>(i);
         }
         if (TENSOR_D && leader) bulk_wait_read<0>();  // shared memory must exist until it is read
     }
