@@ -252,14 +252,17 @@ def epilogue_arguments(p: GemmProblem) -> tuple[Any, ...]:
 
 
 def epilogue_constants(p: GemmProblem) -> str:
-    """Return the template arguments of an epilogue after the output's type: the type of the bias, the activation,
-    whether C is added, the kind of bias, and whether a residual is added."""
+    """Return the template arguments of an epilogue after the output's type: the type of the bias, the activation and
+    whether its result is scaled, whether C is added, the kind of bias, and whether a residual is added."""
+    activation = ACTIVATIONS[p.activation] + (" + kScaled" if p.scale != 1 else "")
     added = (cpp_bool(p.beta != 0), bias_constant(p), cpp_bool(p.residual is not None))
-    return ", ".join((CPP[p.bias_dtype or p.result], ACTIVATIONS[p.activation], *added))
+    return ", ".join((CPP[p.bias_dtype or p.result], activation, *added))
 
 
 def bias_constant(p: GemmProblem) -> str:
     """Return the template argument for the kind of bias."""
     if p.bias is None:
         return "kNoBias"
-    return "kBiasPerRow" if not p.bias.col else "kBiasPerColumn" if not p.bias.row else "kAnyBias"
+    if not p.bias.col:
+        return "kBiasPerRow"
+    return "kBiasPerColumn" if (p.bias.row, p.bias.col) == (0, 1) else "kAnyBias"

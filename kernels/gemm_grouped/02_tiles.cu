@@ -1,11 +1,14 @@
 // Products of many groups of rows with a matrix per group, in one launch, by wgmma: out of one list of tiles, which the
 // device makes from the groups' sizes, persistent blocks compute their share as in gemm_half/12_tiles.cu.
 //
-// Parameters: tensor maps of A, B and D (not used unless TENSOR_D), with boxes as in gemm_half/12_tiles.cu; `sizes`,
-// `step`: see Groups, with `step` elements between two sizes; D and its strides; the rows of A (masked: of a group), n,
-// k and alpha; the bias per group and column. a_each, b_each, d_each: 1 if a group has its own batch of the tensor map,
-// 0 if all groups share one. `vector`: see Output. k is at least 1. Dynamic shared memory: the ring, the buffers of the
-// stores, the ring's barriers, and the lists of Groups.
+// Parameters: tensor maps of A, of B for whole tiles, of B for tail tiles and of D, with boxes as in
+// gemm_half/12_tiles.cu (the last two are not used if there are no tail tiles, or not TENSOR_D); `sizes`, `step`: see
+// Groups, with `step` elements between two sizes; a_each, b_each, d_each: 1 if a group has its own batch of the tensor
+// map, 0 if all groups share one; D and its strides; the rows of A (masked: of a group), n, k and alpha; the bias per
+// group and column. `vector`: see Output. k is at least 1.
+//
+// The columns after a group's last whole tile are tail tiles. They follow the group's whole ones, which had the same
+// rows of A; a tall one takes about as long as a whole one.
 //
 // A group's last tile may load rows of the next group. Their products are not stored: 64 rows that are all the group's
 // are stored by a tensor store, others by lanes.
@@ -13,131 +16,160 @@
 // Bottleneck: as in gemm_half/12_tiles.cu. A group with few rows fills a part of a tile; then it is the memory
 // bandwidth of B.
 #include "../common/dependent.cuh"
-#include "../gemm_half/warpgroup_tile.cuh"
+#include "../gemm_half/persistent_tile.cuh"
 #include "groups.cuh"
 
-// A tile is BM x BN. BUFFERS, BATCH: of a consumer's store. BAND: rows of tiles that concurrent blocks cover.
-template <int BN, int STAGES, int BUFFERS, int BATCH, int BAND>
-struct Shape {
-    static constexpr int kM = 128, kN = BN, kStages = STAGES, kBuffers = BUFFERS, kBatch = BATCH, kBand = BAND;
-    static constexpr int kWide = kM / 64;  // products of 64 rows
-};
-
-// The place of a tile: rows m0 .. end - 1 belong to its group.
+// The place of a tile: rows m0 .. end - 1 belong to its group. across: whole tiles per row of them.
 template <class SHAPE>
 struct GroupTile {
     int group, m0, n0, end;
+    bool in_tail;
 
     __device__ __forceinline__ GroupTile(const Groups& groups, int tile, int across) : group(groups.of(tile)) {
-        const int first = groups.first(group);
+        const int first = groups.first(group), down = (groups.end(group) - first + SHAPE::kM - 1) / SHAPE::kM;
+        const int number = tile - groups.tiles[group];
         end = groups.end(group);
-        const int down = (end - first + SHAPE::kM - 1) / SHAPE::kM;
-        const Place<SHAPE::kM, SHAPE::kN, SHAPE::kBand> at(tile - groups.tiles[group], down, across);
-        m0 = first + at.m0, n0 = at.n0;
+        in_tail = SHAPE::kTail && number >= down * across;
+        if (in_tail) {
+            m0 = first + (number - down * across) * SHAPE::kM * SHAPE::kTall;
+            n0 = across * SHAPE::kN;
+            return;
+        }
+        // As in Place, but with bands of the same height, of about BAND rows: each band reads all of B.
+        const int bands = max(1, (2 * down + SHAPE::kBand) / (2 * SHAPE::kBand)), height = (down + bands - 1) / bands;
+        const int band = number / (height * across), in_band = number - band * height * across;
+        const int rows = min(height, down - band * height), col = in_band / rows;
+        m0 = first + (band * height + in_band % rows) * SHAPE::kM;
+        n0 = (band % 2 ? across - 1 - col : col) * SHAPE::kN;
+    }
+
+    // The same place in all lanes of a warp, and known as such to the compiler: branches on it do not diverge, and
+    // operand descriptors after them are in uniform registers, from which wgmma reads them. The whole warp calls it.
+    __device__ __forceinline__ GroupTile uniform() const {
+        GroupTile same = *this;
+        same.group = __shfl_sync(kAllLanes, group, 0), same.end = __shfl_sync(kAllLanes, end, 0);
+        same.m0 = __shfl_sync(kAllLanes, m0, 0), same.n0 = __shfl_sync(kAllLanes, n0, 0);
+        same.in_tail = __shfl_sync(kAllLanes, in_tail, 0);
+        return same;
     }
 };
 
-// grid: any, block: 384
+// The output, and its epilogue. first: the epilogue of group 0.
+template <class R, class FINISH, class SHAPE, bool TENSOR_D, int ROOM>
+struct GroupedOutput {
+    const CUtensorMap* map;
+    R* d;
+    int64 d_row, d_col, d_batch;
+    int d_each, n;
+    bool vector;
+    FINISH first;
+    int64 bias_batch;
+
+    // Stores a consumer's sums of a tile, which begin at row m0. Parameters as of Destination in
+    // gemm_half/12_tiles.cu.
+    template <int WIDE, int COUNT>
+    __device__ __forceinline__ void store(const float (&sums)[WIDE][COUNT], const GroupTile<SHAPE>& at, int m0,
+        char* staging, int consumer, bool leader, char* room) const {
+        using Stored = Store<R, COUNT, false, FINISH, kStoreColumns<R, SHAPE::kN>>;
+        if (WIDE * Stored::kRoom > ROOM) room = nullptr;
+        // Tensor stores need a column stride of 1; the constant saves registers.
+        const Output<R> out{d + at.group * d_batch, d_row, TENSOR_D ? 1 : d_col, at.end, n, vector};
+        FINISH finish = first;
+        finish.bias += at.group * bias_batch;
+#pragma unroll
+        for (int i = 0; i < WIDE; ++i) {
+            const int row = m0 + i * 64;
+            if (TENSOR_D && row + 64 <= at.end) {
+                Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(room ? room + i * Stored::kRoom : staging,
+                    sums[i], map, finish, row, at.n0, at.group * d_each, at.end, n, 1 + consumer, leader,
+                    room != nullptr);
+            } else if (row < at.end) {
+                if constexpr (TENSOR_D) {  // before lanes overwrite the buffers
+                    if (leader) bulk_wait_read<0>();
+                    named_sync(1 + consumer, kGroup);
+                }
+                Stored::template by_lanes<SHAPE::kBuffers>(staging, sums[i], out, finish, row, at.n0);
+            }
+        }
+    }
+};
+
+// grid: any, block: 384, shared: the ring, BUFFERS * 8192 bytes per consumer, 16 per stage, and the lists of Groups
 template <class T, class R, class U, class SHAPE, bool B_K, bool TENSOR_D, int ACTIVATION, int BIAS>
-__global__ void __launch_bounds__(3 * kGroup, 1) grouped(const __grid_constant__ CUtensorMap map_a,
-    const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_d, const int* sizes, int64 step,
-    int count, bool masked, int a_each, int b_each, int d_each, R* d, int64 d_row, int64 d_col, int64 d_batch, int rows,
-    int n, int k, float alpha, const U* bias, int64 bias_col, int64 bias_batch, int vector) {
-    constexpr int STAGES = SHAPE::kStages;
-    using Finish = Epilogue<U, R, ACTIVATION, false, BIAS, false>;
-    using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
-    using Load = Loader<T, SHAPE::kM, SHAPE::kN, true, B_K, true, true>;
+__global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_constant__ CUtensorMap map_a,
+    const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_tail,
+    const __grid_constant__ CUtensorMap map_d, const int* sizes, int64 step, int count, bool masked, int a_each,
+    int b_each, int d_each, R* d, int64 d_row, int64 d_col, int64 d_batch, int rows, int n, int k, float alpha,
+    const U* bias, int64 bias_col, int64 bias_batch, int vector) {
+    constexpr int STAGES = SHAPE::kStages, GROUPS = SHAPE::kGroups;
+    using Whole = Kind<T, SHAPE, true, B_K, false>;
+    using Tail = Kind<T, SHAPE, true, B_K, (SHAPE::kTail > 0)>;
     using At = GroupTile<SHAPE>;
-    constexpr int kStaging = SHAPE::kBuffers * 8192;  // of a consumer
+    constexpr int kStage = Whole::Load::kStage > Tail::Load::kStage ? Whole::Load::kStage : Tail::Load::kStage;
+    constexpr int kStaging = SHAPE::kBuffers * 8192;                                     // of a consumer
+    constexpr int kRoom = STAGES * kStage / (SHAPE::kTurns ? 1 : GROUPS) / 1024 * 1024;  // for the last tile
+    static_assert(GROUPS == 2 && SHAPE::kShares == 1, "two consumers, no clusters");
     extern __shared__ __align__(1024) char shared[];
-    char* const staging = shared + STAGES * Load::kStage;
-    uint64* const full = reinterpret_cast<uint64*>(staging + 2 * kStaging);
+    char* const staging = shared + STAGES * kStage;
+    uint64* const full = reinterpret_cast<uint64*>(staging + GROUPS * kStaging);
     uint64* const empty = full + STAGES;
     const Groups groups(reinterpret_cast<char*>(empty + STAGES), count, masked);
-    const int warpgroup = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
+    const int consumer = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
-    if (threadIdx.x == 0) start_dependents();
-    wait_for_predecessor();
-    const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
-    if (threadIdx.x < kWarp) groups.list<SHAPE::kM>(sizes, step, rows, across);
     if (threadIdx.x == 0) {
+        start_dependents();
+        tensor_prefetch(&map_a);
+        tensor_prefetch(&map_b);
         for (int i = 0; i < STAGES; ++i) {
-            barrier_init(&full[i], Load::kArrivals);
-            barrier_init(&empty[i], kGroup / kWarp);
+            barrier_init(&full[i], Whole::Load::kArrivals);
+            barrier_init(&empty[i], (SHAPE::kTurns ? 1 : GROUPS) * kGroup / kWarp);
         }
         fence_barrier_init();
     }
+    wait_for_predecessor();
+    const int across = SHAPE::kTail ? n / SHAPE::kN : (n + SHAPE::kN - 1) / SHAPE::kN;
+    if (threadIdx.x < kWarp)
+        groups.list<SHAPE::kM, (SHAPE::kTail ? SHAPE::kTall * SHAPE::kM : 0)>(sizes, step, rows, across);
     __syncthreads();
 
-    const int all = groups.all();
+    const int all = __shfl_sync(kAllLanes, groups.all(), 0);
     const int steps = (k + kDepth - 1) / kDepth;
-    RingPlace<STAGES> place;
-    if (warpgroup < 0) {
-        registers_decrease<40>();
+    Ring<T, SHAPE, true, B_K, kStage> ring{shared, full, empty, consumer};
+    if (consumer < 0) {
+        registers_decrease<24>();
         if (threadIdx.x == 0) {
             for (int tile = blockIdx.x; tile < all; tile += gridDim.x) {
                 const At at(groups, tile, across);
-                const Load load(
-                    &map_a, &map_b, Source<T>{}, Source<T>{}, at.m0, at.n0, at.group * a_each, at.group * b_each);
-                for (int s = 0; s < steps; ++s) {
-                    barrier_wait(&empty[place.stage], place.parity ^ 1);
-                    load(shared + place.stage * Load::kStage, s * kDepth, &full[place.stage]);
-                    place.next();
-                }
+                const int batch_a = at.group * a_each, batch_b = at.group * b_each;
+                if (at.in_tail)
+                    ring.fill(typename Tail::Load(&map_a, &map_tail, {}, {}, at.m0, at.n0, batch_a, batch_b), steps);
+                else
+                    ring.fill(typename Whole::Load(&map_a, &map_b, {}, {}, at.m0, at.n0, batch_a, batch_b), steps);
             }
         }
     } else {
-        registers_increase<232>();
-        const int lane = threadIdx.x % kWarp;
-        const bool leader = threadIdx.x % kGroup == 0;  // issues the group's tensor stores
-        const unsigned ring = shared_address(shared);
-        char* const mine = staging + warpgroup * kStaging;
-        const int stride = 2 * gridDim.x;
-        // Named barriers as in gemm_half/12_tiles.cu: warpgroup + 1 for its store, this one and the next one to start
-        // in turns
-        constexpr int kStart = 3;
-        if (warpgroup && blockIdx.x < all) {
-            place.skip(steps);
-            named_arrive(kStart, 2 * kGroup);
-        }
-        for (int tile = blockIdx.x + warpgroup * gridDim.x; tile < all; tile += stride) {
-            float sums[SHAPE::kWide][SHAPE::kN / 2];
-            int reading = -1;  // the stage that the products in flight read
-            named_sync(kStart + warpgroup, 2 * kGroup);
-            for (int s = 0; s < steps; ++s) {
-                barrier_wait(&full[place.stage], place.parity);
-                const unsigned stage = ring + place.stage * Load::kStage;
-                multiply<T, true, B_K>(sums, stage, stage + Load::A::kBytes, s > 0);
-                wgmma_wait<1>();  // the products of the step before are complete
-                if (reading >= 0 && lane == 0) barrier_arrive(&empty[reading]);
-                reading = place.stage;
-                place.next();
-            }
-            if (tile + static_cast<int>(gridDim.x) < all) named_arrive(kStart + 1 - warpgroup, 2 * kGroup);
-            wgmma_wait<0>();
-#pragma unroll
-            for (int i = 0; i < SHAPE::kWide; ++i) wgmma_result(sums[i]);
-            if (lane == 0) barrier_arrive(&empty[reading]);
-            place.skip(steps);
-
-            const At at(groups, tile, across);
-            const Finish finish{
-                nullptr, 0, 0, bias + at.group * bias_batch, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f};
-            const Output<R> out{d + at.group * d_batch, d_row, d_col, at.end, n, vector != 0};
-#pragma unroll
-            for (int i = 0; i < SHAPE::kWide; ++i) {
-                const int m0 = at.m0 + i * 64;
-                if (m0 >= at.end) continue;
-                if (TENSOR_D && m0 + 64 <= at.end) {
-                    Stored::template by_tensor<SHAPE::kBuffers, SHAPE::kBatch>(
-                        mine, sums[i], &map_d, finish, m0, at.n0, at.group * d_each, at.end, n, 1 + warpgroup, leader);
-                } else {
-                    if constexpr (TENSOR_D) {  // before lanes overwrite the buffers
-                        if (leader) bulk_wait_read<0>();
-                        named_sync(1 + warpgroup, kGroup);
-                    }
-                    Stored::template by_lanes<SHAPE::kBuffers>(mine, sums[i], out, finish, m0, at.n0);
-                }
+        registers_increase<240>();
+        using Finish = Epilogue<U, R, ACTIVATION, false, BIAS, false>;
+        const bool leader = threadIdx.x % kGroup == 0;
+        char* const mine = staging + consumer * kStaging;
+        const GroupedOutput<R, Finish, SHAPE, TENSOR_D, kRoom> to{&map_d, d, d_row, d_col, d_batch, d_each, n,
+            vector != 0, {nullptr, 0, 0, bias, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f}, bias_batch};
+        const int each = SHAPE::kTurns ? GROUPS : 1, share = SHAPE::kTurns ? 0 : consumer;
+        const int begin = blockIdx.x + (SHAPE::kTurns ? consumer * gridDim.x : 0);
+        if (blockIdx.x < all) ring.start(steps);
+        for (int tile = begin; tile < all; tile += each * gridDim.x) {
+            const bool first = tile == blockIdx.x, last = tile + static_cast<int>(gridDim.x) >= all;
+            char* const room = last ? shared + share * kRoom : nullptr;
+            const At at = At(groups, tile, across).uniform();
+            // Sums begin with zeros, as in gemm_half/12_tiles.cu
+            if (at.in_tail) {
+                typename Tail::Sums sums = {};
+                ring.multiply_tile(sums, steps, first, last);
+                to.store(sums, at, at.m0 + share * Tail::kWide * 64, mine, consumer, leader, room);
+            } else {
+                typename Whole::Sums sums = {};
+                ring.multiply_tile(sums, steps, first, last);
+                to.store(sums, at, at.m0 + share * Whole::kWide * 64, mine, consumer, leader, room);
             }
         }
         if (TENSOR_D && leader) bulk_wait_read<0>();  // shared memory must exist until it is read

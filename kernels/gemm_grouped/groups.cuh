@@ -20,10 +20,10 @@ struct Groups {
         : ends(reinterpret_cast<int*>(lists)), tiles(ends + count + 1), count(count), masked(masked) {}
 
     // Lists the groups, by one warp, from the offsets of their rows (count + 1 numbers) or, if masked, their numbers of
-    // rows. A group's tiles have BM rows, `across` of them per BM rows. Numbers out of 0 .. rows count as the nearest
-    // of these, an offset below an earlier one as the largest earlier one: so all rows exist, and groups do not
-    // overlap.
-    template <int BM>
+    // rows. A group has `across` tiles per BM rows, and one per TAIL rows (0: none). Numbers out of 0 .. rows count as
+    // the nearest of these, an offset below an earlier one as the largest earlier one: so all rows exist, and groups
+    // do not overlap.
+    template <int BM, int TAIL = 0>
     __device__ __forceinline__ void list(const int* sizes, int64 step, int rows, int across) const {
         const int lane = threadIdx.x % kWarp;
         int reached = masked ? 0 : clamped(sizes[0], 0, rows), listed = 0;  // rows and tiles of the groups before
@@ -42,6 +42,7 @@ struct Groups {
             const int before = __shfl_up_sync(kAllLanes, end, 1);
             const int first = masked ? 0 : lane ? before : reached;
             int last = (end - first + BM - 1) / BM * across;
+            if constexpr (TAIL > 0) last += (end - first + TAIL - 1) / TAIL;
             if (lane == 0) last += listed;
 #pragma unroll
             for (int by = 1; by < kWarp; by *= 2) {

@@ -3,10 +3,11 @@
 #pragma once
 #include "../common/numbers.cuh"
 
-// Values of Epilogue's ACTIVATION.
-constexpr int kNoActivation = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4;
+// Values of Epilogue's ACTIVATION; plus kScaled if scale is not 1: each operation per element costs the tensor cores
+// time, also while another warpgroup multiplies.
+constexpr int kNoActivation = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4, kScaled = 8;
 
-// Values of Epilogue's BIAS: none, one of any strides, one that is broadcast along the columns, one along the rows.
+// Values of Epilogue's BIAS: none, one of any strides, a number per row, adjacent numbers per column.
 constexpr int kNoBias = 0, kAnyBias = 1, kBiasPerRow = 2, kBiasPerColumn = 3;
 
 // The larger of two numbers, NaN if x is NaN; fmaxf would return `least`.
@@ -69,7 +70,9 @@ __device__ __forceinline__ float gelu(float x) {
 // bias is broadcast.
 template <class B, class R, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 struct Epilogue {
-    static_assert(ACTIVATION >= kNoActivation && ACTIVATION <= kSilu, "an unknown activation");
+    static constexpr int kActivation = ACTIVATION % kScaled;
+    static constexpr bool kScales = ACTIVATION >= kScaled;
+    static_assert(ACTIVATION / kScaled <= 1 && kActivation <= kSilu, "an unknown activation");
     static constexpr int kBias = BIAS;
 
     const R* c;
@@ -84,7 +87,9 @@ struct Epilogue {
     __device__ __forceinline__ Epilogue from(int64 row, int64 col) const {
         Epilogue part = *this;
         if constexpr (ADDS_C) part.c += row * c_row + col * c_col;
-        if constexpr (BIAS != kNoBias) part.bias += row * bias_row + col * bias_col;
+        if constexpr (BIAS == kAnyBias) part.bias += row * bias_row + col * bias_col;
+        if constexpr (BIAS == kBiasPerRow) part.bias += row * bias_row;
+        if constexpr (BIAS == kBiasPerColumn) part.bias += col;
         if constexpr (RESIDUAL) part.residual += row * residual_row + col * residual_col;
         return part;
     }
@@ -95,6 +100,8 @@ struct Epilogue {
     };
 
     __device__ __forceinline__ float bias_at(int64 row, int64 col) const {
+        if constexpr (BIAS == kBiasPerRow) return static_cast<float>(bias[row * bias_row]);
+        if constexpr (BIAS == kBiasPerColumn) return static_cast<float>(bias[col]);
         return static_cast<float>(bias[row * bias_row + col * bias_col]);
     }
 
@@ -120,23 +127,23 @@ struct Epilogue {
     __device__ __forceinline__ float of(float sum, const Added& read) const {
         // Without an activation or a bias, scale is part of the other two factors: one product of numbers that all
         // elements share.
-        constexpr bool kSplit = ACTIVATION != kNoActivation || BIAS != kNoBias;
+        constexpr bool kSplit = kActivation != kNoActivation || BIAS != kNoBias;
         float value = (kSplit ? alpha : scale * alpha) * sum;
         if constexpr (ADDS_C) value = fmaf(kSplit ? beta : scale * beta, read.c, value);
         if constexpr (BIAS != kNoBias) value += read.bias;
         value = activated(value);
-        if constexpr (kSplit && RESIDUAL) return fmaf(scale, value, read.residual);
-        if constexpr (kSplit) return scale * value;
+        if constexpr (kSplit && kScales && RESIDUAL) return fmaf(scale, value, read.residual);
+        if constexpr (kSplit && kScales) return scale * value;
         if constexpr (RESIDUAL) return value + read.residual;
         return value;
     }
 
   private:
     static __device__ __forceinline__ float activated(float x) {
-        if constexpr (ACTIVATION == kRelu) return at_least(x, 0.0f);
-        if constexpr (ACTIVATION == kGelu) return gelu(x);
-        if constexpr (ACTIVATION == kGeluTanh) return gelu_tanh(x);
-        if constexpr (ACTIVATION == kSilu) return silu(x);
+        if constexpr (kActivation == kRelu) return at_least(x, 0.0f);
+        if constexpr (kActivation == kGelu) return gelu(x);
+        if constexpr (kActivation == kGeluTanh) return gelu_tanh(x);
+        if constexpr (kActivation == kSilu) return silu(x);
         return x;
     }
 };

@@ -257,29 +257,47 @@ struct Store {
     static constexpr int kBoxRows = BY_COLUMNS && kWide ? 32 : 64;      // of the output, in a box
     static_assert(COUNT % 8 == 0 || (COUNT % 4 == 0 && BY_COLUMNS), "columns in sixteens, or in eights");
 
+    // The bias of the lane's two rows of 64, if there is a bias per row. m0: of the warpgroup's sums.
+    struct RowBias {
+        float of[2];
+
+        __device__ __forceinline__ RowBias(const E& finish, int m0, int m) {
+            const int row = m0 + threadIdx.x % kGroup / kWarp * 16 + threadIdx.x % kWarp / 4;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                of[half] = 0.0f;
+                if constexpr (E::kBias == kBiasPerRow)
+                    if (row + half * 8 < m) of[half] = finish.bias_at(row + half * 8, 0);
+            }
+        }
+    };
+
     // Writes chunk `j` to shared memory. m0, n0: of the warpgroup's sums.
-    static __device__ __forceinline__ void stage(
-        char* chunk, const float (&sums)[COUNT], int j, const E& finish, int m0, int n0, int m, int n) {
+    static __device__ __forceinline__ void stage(char* chunk, const float (&sums)[COUNT], int j, const E& finish,
+        const RowBias& bias, int m0, int n0, int m, int n) {
         const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
         const int left_rows = m - m0 - row, left_cols = n - n0 - j * kCols - lane % 4 * 2;
         const E part = finish.from(m0 + row, n0 + j * kCols + lane % 4 * 2);
-        float of_rows[2] = {};  // a bias per row: one load for all columns
-        if constexpr (E::kBias == kBiasPerRow) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-                of_rows[half] = half * 8 < left_rows ? part.bias_at(half * 8, 0) : 0.0f;
-        }
         constexpr int kEach = kCols == 8 ? 4 : 8;  // sums of a lane in 8 or 16 columns
 #pragma unroll
         for (int i = 0; i < (kCols + 8) / 16; ++i) {
             if (j * kCols / 2 + i * kEach >= COUNT) break;
+            float of_cols[kEach / 2] = {};  // a bias per column: one load for both rows
+            if constexpr (E::kBias == kBiasPerColumn) {
+#pragma unroll
+                for (int e = 0; e < kEach / 2; ++e) {
+                    const int col = i * 16 + e / 2 * 8 + e % 2;
+                    if (col < left_cols) of_cols[e] = part.bias_at(0, col);
+                }
+            }
             typename E::Added read[kEach];  // all loads first, so that they overlap
 #pragma unroll
             for (int v = 0; v < kEach; ++v) {
                 const int to = v / 2 % 2 * 8, col = i * 16 + v / 4 * 8 + v % 2;
                 read[v] = part.added(to, col, to < left_rows, col < left_cols);
-                if constexpr (E::kBias == kBiasPerRow) read[v].bias = of_rows[v / 2 % 2];
+                if constexpr (E::kBias == kBiasPerRow) read[v].bias = bias.of[v / 2 % 2];
+                if constexpr (E::kBias == kBiasPerColumn) read[v].bias = of_cols[v / 4 * 2 + v % 2];
             }
             float values[kEach];
 #pragma unroll
@@ -315,6 +333,7 @@ struct Store {
         const E& finish, int m0, int n0, int batch, int m, int n, int barrier, bool leader, bool roomy = false) {
         static_assert(BUFFERS % BATCH == 0, "whole batches");
         constexpr int kEach = BATCH * 8192 / kChunkBytes;  // chunks at a time
+        const RowBias bias(finish, m0, m);
 #pragma unroll
         for (int j = 0; j < kChunks; j += kEach) {
             if (n0 + j * kCols >= n) break;
@@ -330,7 +349,7 @@ struct Store {
             }
 #pragma unroll
             for (int i = 0; i < kEach && j + i < kChunks; ++i)
-                stage(to + i * kChunkBytes, sums, j + i, finish, m0, n0, m, n);
+                stage(to + i * kChunkBytes, sums, j + i, finish, bias, m0, n0, m, n);
             fence_async_shared();
             named_sync(barrier, kGroup);
             if (!leader) continue;
@@ -358,6 +377,7 @@ struct Store {
         const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
         const int row = lane / 4;  // among the 8, of the sums that the lane has
         char* const mine = staging + warp * kPitch * 8;
+        const RowBias bias(finish, m0, out.m);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int first = m0 + warp * 16 + half * 8;
@@ -366,14 +386,13 @@ struct Store {
                 if (first >= out.m || n0 + begin >= out.n) break;
                 const E part = finish.from(first + row, n0 + begin + lane % 4 * 2);
                 const int left_cols = out.n - n0 - begin - lane % 4 * 2;
-                const float of_row = E::kBias == kBiasPerRow && first + row < out.m ? part.bias_at(0, 0) : 0.0f;
 #pragma unroll
                 for (int g = 0; g < kSegment / 8 && begin + g * 8 < 2 * COUNT; ++g) {
                     float values[2];
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         typename E::Added read = part.added(0, g * 8 + e, first + row < out.m, g * 8 + e < left_cols);
-                        if constexpr (E::kBias == kBiasPerRow) read.bias = of_row;
+                        if constexpr (E::kBias == kBiasPerRow) read.bias = bias.of[half];
                         values[e] = part.of(sums[(begin / 8 + g) * 4 + half * 2 + e], read);
                     }
                     char* const to = staged(mine + row * kPitch, row, g * 8 + lane % 4 * 2);
