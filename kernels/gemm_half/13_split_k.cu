@@ -136,6 +136,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     wait_for_predecessor();
 
     float* const sums_of_tile = reinterpret_cast<float*>(shared);
+    float sums[1][SHAPE::kN / 2];                   // of a chain
+    float total[kChains ? SHAPE::kN / 2 : 1] = {};  // of all chains, if there are several
     RingPlace<STAGES> place;
     if (group < 0) {
         if (Load::kGathers || threadIdx.x == 0) {
@@ -149,8 +151,6 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     } else {
         const int lane = threadIdx.x % kWarp;
         const unsigned ring = shared_address(shared);
-        float sums[1][SHAPE::kN / 2];
-        float total[kChains ? SHAPE::kN / 2 : 1] = {};
         int reading = -1;  // the stage that the products in flight read
         for (int step = begin; step < end; ++step) {
             barrier_wait(&full[place.stage], place.parity);
@@ -169,7 +169,9 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         wgmma_wait<0>();
         wgmma_result(sums[0]);
         if constexpr (kChains) add_chain(total, sums[0]);
-        named_sync(1, SHAPE::kGroups * kGroup);  // all products are complete: the sums may overwrite the ring
+    }
+    __syncthreads();  // all products are complete: the sums may overwrite the ring
+    if (group >= 0) {
         if constexpr (kChains)
             Tile::store(sums_of_tile, total);
         else
