@@ -31,7 +31,7 @@ TILE_TABLE = (
 )
 SPLIT_TABLE = tuple(
     Split(groups, bn, stages, 1)
-    for groups, bn, stages in ((2, 128, 5), (2, 96, 7), (2, 64, 8), (2, 32, 8), (2, 16, 8), (1, 128, 8), (1, 96, 8),
+    for groups, bn, stages in ((2, 128, 5), (2, 96, 7), (2, 64, 8), (2, 32, 8), (1, 128, 8), (1, 96, 8),
         (1, 64, 8), (1, 32, 8), (1, 16, 8))
 )  # fmt: skip
 CLUSTERS = 1, 2, 4, 8  # blocks that share a tile's k through distributed shared memory

@@ -99,14 +99,18 @@ class Integers:
 
 def own(tile: Tile | Split, *, sms: int = 3, turned: bool = False, exact: bool = True) -> Variant[GemmProblem]:
     """A variant that always uses this tile, with as many blocks as for a device of `sms` multiprocessors. turned: for
-    the transposed problem. exact: its results are the exact ones, rounded to the output's dtype."""
+    the transposed problem; also if the tile supports only that one. exact: its results are the exact ones, rounded to
+    the output's dtype."""
 
     def launch(p: GemmProblem) -> Launch | tuple[Launch, ...] | str:
-        side = replace(p.turned if turned else p, sms=sms)
-        layout = layout_of(side)
-        if isinstance(layout, str):
-            return layout
-        return tile.launch(side, layout) if tile.fits(side, layout) else f"{named(tile)} does not fit"
+        for each in (p.turned, p) if turned else (p, p.turned):
+            side = replace(each, sms=sms)
+            layout = layout_of(side)
+            if isinstance(layout, str):
+                return layout
+            if tile.fits(side, layout):
+                return tile.launch(side, layout)
+        return f"{named(tile)} does not fit"
 
     return Variant("own", launch, TILES, since="sm_90a", rounding=0.0 if exact else None)
 
@@ -192,15 +196,17 @@ def tail_forms() -> Iterator[Any]:
     short = {
         "128x128 turns shares 1 stages 5 tail 256x64": (rows, "bfloat16", True),
         "128x168 turns shares 1 stages 5 tail 128x160": (columns, "bfloat16", True),
-        "128x160 turns shares 2 stages 5 tail 256x64": (columns, "float32", False),
+        "128x160 turns shares 2 stages 5 tail 256x64": (rows, "float32", False),
         "128x256 shares 1 stages 4 tail 256x96": (rows, "float32", True),
         "128x64 shares 2 stages 8 tail 128x32": (rows, "bfloat16", False),
     }
     assert short.keys() <= set(map(named, all_tiles))
     for tile in all_tiles:
         matrix, result, aligned = short.get(named(tile)) or next(forms)
-        if tile.bn % 16:
-            matrix = columns
+        if tile.bn % 16 or tile.bn > 192:
+            matrix, aligned = columns, True
+        elif not aligned:
+            matrix = rows  # lanes store rows
         name = f"{named(tile)}-{matrix.__name__}-{result}-{'copies' if aligned else 'lanes'}"
         marks = [] if named(tile) in short else [pytest.mark.long]
         yield pytest.param(tile, matrix, result, aligned, id=name, marks=marks)
