@@ -13,6 +13,7 @@ The sizes of the groups are in device memory and are never read by the host. Two
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 
 from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_tiles, gemm_packed
 from cudakit.families.gemm_half import DTYPES, result_dtype
-from cudakit.families.gemm_hopper import TILE_TABLE
+from cudakit.families.gemm_hopper import TILE_TABLE, us
 from cudakit.families.gemm_hopper_tiles import Layout, Tile
 from cudakit.families.gemm_problem import (
     ACTIVATIONS,
@@ -78,11 +79,10 @@ class GroupedProblem:
     def groups(self) -> int:
         return self.product.batch
 
-    def most_tiles(self, bm: int, bn: int) -> int:
-        """Return the most tiles of bm x bn outputs that groups of any sizes have."""
-        p = self.product
-        down = self.groups * ceil_div(p.m, bm) if self.masked else ceil_div(p.m, bm) + min(self.groups, p.m)
-        return down * ceil_div(p.n, bn)
+    def most_down(self, bm: int) -> int:
+        """Return the most tiles of bm rows per column of tiles that groups of any sizes have."""
+        m = self.product.m
+        return self.groups * ceil_div(m, bm) if self.masked else ceil_div(m, bm) + min(self.groups, m)
 
 
 # Layout of the operands -----------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def _packed(product: GemmProblem) -> tuple[GemmProblem, gemm_packed.Packing]:
 
 def layout_of(product: GemmProblem) -> Layout | str:
     """Return the layout of the arrays for tensor copies, or the reason why it is unsupported. In the contiguous form
-    the output is one matrix."""
+    the output is one matrix. It is stored along its rows, by lanes if these are not contiguous."""
     layout = gemm_hopper_tiles.layout_of(product)
     if isinstance(layout, str):
         return layout
@@ -104,7 +104,8 @@ def layout_of(product: GemmProblem) -> Layout | str:
         return "tensor copies need 16-byte aligned rows of A and B"
     of_output = gemm_hopper_tiles.layout_of(product if product.d.batch else replace(product, batch=1))
     assert isinstance(of_output, Layout)
-    return replace(layout, tensor=of_output.tensor and not of_output.by_columns, by_columns=of_output.by_columns)
+    tensor = of_output.tensor and not of_output.by_columns
+    return replace(layout, by_columns=False, tensor=tensor, whole=tensor and of_output.whole)
 
 
 def _sizes(problem: GroupedProblem) -> tuple[Any, ...]:
@@ -143,8 +144,8 @@ def _with_packing(launch: Launch, product: GemmProblem, packing: gemm_packed.Pac
 def grouped_mma(problem: GroupedProblem) -> tuple[Launch, ...] | str:
     """mma.sync on 128x128 tiles of all groups; unaligned operands copied to aligned scratch memory"""
     tile = gemm_half.ONE_STAGE
-    tiles = problem.most_tiles(tile.bm, tile.bn)
     p, packing = _packed(problem.product)
+    tiles = problem.most_down(tile.bm) * ceil_div(p.n, tile.bn)
     if tiles > _MOST or p.k > _MOST:
         return f"at most {_MOST} tiles of {tile.bm}x{tile.bn}, and k up to that number, supported"
     of_b = p.b.turned
@@ -165,17 +166,75 @@ def grouped_mma(problem: GroupedProblem) -> tuple[Launch, ...] | str:
     return _with_packing(launch, problem.product, packing)
 
 
-def best_tile(problem: GroupedProblem, layout: Layout) -> Tile:
-    """Return the fastest tile for the columns of one row of tiles, of those of 12_tiles.cu that two warpgroups compute
-    in turns. A step of 64 k takes as long as its columns and _FIXED more. If B is not contiguous along k, its columns
-    are loaded in panels of 64, which should not belong to two tiles."""
-    turns = [tile for tile in TILE_TABLE if tile.turns and tile.shares == 1 and tile.bn % 16 == 0]
-    fits = [tile for tile in turns if layout.b.along_k or tile.bn % 64 == 0]
-    return min(fits, key=lambda tile: ceil_div(problem.product.n, tile.bn) * (tile.bn + _FIXED))
+class GroupedTile(Tile):
+    """A tile of 02_tiles.cu. Tail tiles are not computed last, but after the whole ones of their group; a tall one
+    takes as long as a whole one."""
+
+    def rounds(self, p: GemmProblem) -> float:
+        return ceil_div(self.count(p), self.blocks(p))
+
+    def most(self, problem: GroupedProblem) -> int:
+        """Return the most tiles that groups of any sizes have."""
+        n, down = problem.product.n, problem.most_down(self.bm)
+        if not self.tail:
+            return down * ceil_div(n, self.bn)
+        return down * (n // self.bn) + problem.most_down(self.tall * self.bm)
 
 
-# Measured on an H200: 0.37 us per step with 128 columns, 0.5 us with 192.
-_FIXED = 54
+# Two warpgroups compute a tile's columns in sixteens. Blocks of a cluster would have rows of different groups.
+TILES = tuple(GroupedTile(**vars(tile)) for tile in TILE_TABLE if tile.shares == 1 and tile.bn % 16 == 0)
+_MOST_WITH_BIAS = 192  # columns of tiles in turns with a bias: more need too many registers
+_SIZES = 8  # sizes of a group, for the mean time
+
+
+def _tiles_of(p: GemmProblem, layout: Layout) -> Iterator[GroupedTile]:
+    """Yield the tiles for a product per group, whole ones and with tail tiles."""
+    for tile in TILES:
+        if tile.turns and tile.bn > _MOST_WITH_BIAS and p.bias:
+            continue
+        tailed = GroupedTile(**vars(tile.with_tail(p, layout)))
+        for each in (tile, tailed) if tailed.tail else (tile,):
+            if each.fits(p, layout) and each.shared(layout) + _LISTS * (p.batch + 1) <= p.shared:
+                yield each
+
+
+@functools.lru_cache(maxsize=256)
+def best_tile(p: GemmProblem, masked: bool, layout: Layout) -> GroupedTile | None:
+    """Return the fastest tile by the model of times of one product, or None if none fits in shared memory. The sizes of
+    the groups are unknown: the mean time for several sizes counts, from nearly 0 to twice the mean size. In the masked
+    form groups may have up to p.m rows."""
+    most = p.m if masked else 2 * p.m // p.batch
+    rows = (max(1, most * (2 * i + 1) // (2 * _SIZES)) for i in range(_SIZES))
+    sizes = [replace(p, m=m, n=max(1, p.n)) for m in rows]
+    tiles = _tiles_of(sizes[0], layout)
+    return min(tiles, key=lambda tile: sum(us(tile, each, layout) for each in sizes), default=None)
+
+
+def tile_launch(problem: GroupedProblem, p: GemmProblem, layout: Layout, tile: GroupedTile) -> Launch | str:
+    """Return the launch of a tile for a problem, or the reason why it is unsupported. p: its product, with operands
+    that tensor copies can read."""
+    tiles, most = tile.most(problem), _MOST - 2 * p.sms  # a warpgroup's next tile is an int
+    if tiles > most:
+        return f"at most {most} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
+    item = memory.as_dtype(p.result).itemsize
+    of_output = p if p.d.batch else replace(p, batch=1)
+    maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
+    maps.append(gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.tail)[1] if tile.tail else None)
+    maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
+    each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
+    vector = gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
+    shape = f"Shape<{tile.bm}, {tile.bn}, {tile.tail}, {tile.tall}, {tile.groups}, {cpp_bool(tile.turns)}, "
+    shape += f"{tile.stages}, {tile.shares}, {tile.buffers}, {tile.batch}, {tile.band}>"
+    flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
+    return Launch(
+        min(tiles, p.sms),
+        (tile.groups + 1) * gemm_hopper_tiles.GROUP,
+        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
+        tile.shared(layout) + _LISTS * (problem.groups + 1),
+        f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
+        programmatic=True,
+        source=GROUPED,
+    )
 
 
 @variant(GROUPED, since="sm_90a")
@@ -188,31 +247,11 @@ def grouped(problem: GroupedProblem) -> tuple[Launch, ...] | str:
         layout = layout_of(p)
     if isinstance(layout, str):
         return layout
-    tile = best_tile(problem, layout)
-    tiles = problem.most_tiles(tile.bm, tile.bn)
-    shared = tile.shared(layout) + _LISTS * (problem.groups + 1)
-    if tiles > _MOST:
-        return f"at most {_MOST} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
-    if shared > p.shared:
-        return f"the tiles and lists need {shared} bytes of shared memory per block, the device has {p.shared}"
-    item = memory.as_dtype(p.result).itemsize
-    of_output = p if p.d.batch else replace(p, batch=1)
-    maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
-    maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
-    each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
-    vector = 0 if layout.by_columns else gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
-    shape = f"Shape<{tile.bn}, {tile.stages}, {tile.buffers}, {tile.batch}, {tile.band}>"
-    flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
-    launch = Launch(
-        min(tiles, p.sms),
-        384,
-        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
-        shared,
-        f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
-        programmatic=True,
-        source=GROUPED,
-    )
-    return _with_packing(launch, problem.product, packing)
+    tile = best_tile(p, problem.masked, layout)
+    if tile is None:
+        return f"no tile and the lists of {problem.groups} groups fit in {p.shared} bytes of shared memory"
+    launch = tile_launch(problem, p, layout, tile)
+    return launch if isinstance(launch, str) else _with_packing(launch, problem.product, packing)
 
 
 # The problem ----------------------------------------------------------------------------------------------------------

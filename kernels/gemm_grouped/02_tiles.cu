@@ -35,22 +35,12 @@ struct GroupTile {
             n0 = across * SHAPE::kN;
             return;
         }
-        // As in Place, but with bands of the same height, of about BAND rows: each band reads all of B.
+        // As in Place, but bands have nearly the same height, of about BAND rows of tiles: each band reads all of B.
         const int bands = max(1, (2 * down + SHAPE::kBand) / (2 * SHAPE::kBand)), height = (down + bands - 1) / bands;
         const int band = number / (height * across), in_band = number - band * height * across;
         const int rows = min(height, down - band * height), col = in_band / rows;
         m0 = first + (band * height + in_band % rows) * SHAPE::kM;
         n0 = (band % 2 ? across - 1 - col : col) * SHAPE::kN;
-    }
-
-    // The same place in all lanes of a warp, and known as such to the compiler: branches on it do not diverge, and
-    // operand descriptors after them are in uniform registers, from which wgmma reads them. The whole warp calls it.
-    __device__ __forceinline__ GroupTile uniform() const {
-        GroupTile same = *this;
-        same.group = __shfl_sync(kAllLanes, group, 0), same.end = __shfl_sync(kAllLanes, end, 0);
-        same.m0 = __shfl_sync(kAllLanes, m0, 0), same.n0 = __shfl_sync(kAllLanes, n0, 0);
-        same.in_tail = __shfl_sync(kAllLanes, in_tail, 0);
-        return same;
     }
 };
 
@@ -132,6 +122,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_const
         groups.list<SHAPE::kM, (SHAPE::kTail ? SHAPE::kTall * SHAPE::kM : 0)>(sizes, step, rows, across);
     __syncthreads();
 
+    // The shuffle makes it uniform for the compiler: operand descriptors in the loop over tiles are then in uniform
+    // registers, from which wgmma reads them.
     const int all = __shfl_sync(kAllLanes, groups.all(), 0);
     const int steps = (k + kDepth - 1) / kDepth;
     Ring<T, SHAPE, true, B_K, kStage> ring{shared, full, empty, consumer};
@@ -160,7 +152,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_const
         for (int tile = begin; tile < all; tile += each * gridDim.x) {
             const bool first = tile == blockIdx.x, last = tile + static_cast<int>(gridDim.x) >= all;
             char* const room = last ? shared + share * kRoom : nullptr;
-            const At at = At(groups, tile, across).uniform();
+            const At at(groups, tile, across);
             // Sums begin with zeros, as in gemm_half/12_tiles.cu
             if (at.in_tail) {
                 typename Tail::Sums sums = {};

@@ -374,7 +374,10 @@ struct Store {
         char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0) {
         static_assert(!BY_COLUMNS, "a warp has whole rows");
         constexpr int kPitch = BUFFERS * 8192 / 4 / 8, kSegment = kPitch / sizeof(R);  // a staged row: bytes, columns
-        const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
+        const int lane = threadIdx.x % kWarp;
+        // The shuffle makes it uniform for the compiler: early exits by row would otherwise cost uniform registers,
+        // from which wgmma reads its operands' descriptors, in the loop over tiles.
+        const int warp = __shfl_sync(kAllLanes, threadIdx.x % kGroup / kWarp, 0);
         const int row = lane / 4;  // among the 8, of the sums that the lane has
         char* const mine = staging + warp * kPitch * 8;
         const RowBias bias(finish, m0, out.m);

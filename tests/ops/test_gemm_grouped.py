@@ -11,9 +11,21 @@ import pytest
 
 import cudakit
 from cudakit import ops
-from cudakit.families.gemm_grouped import FAMILY, MOST_GROUPS, best_tile, layout_of, pieces, problem
+from cudakit.families.gemm_grouped import (
+    FAMILY,
+    GROUPED,
+    MOST_GROUPS,
+    TILES,
+    GroupedProblem,
+    GroupedTile,
+    best_tile,
+    layout_of,
+    pieces,
+    problem,
+    tile_launch,
+)
 from cudakit.families.gemm_hopper_tiles import Layout
-from cudakit.family import apply
+from cudakit.family import Launch, Variant, apply
 from cudakit.memory import array as memory
 from cudakit.testing import Case, Unsupported, Values, contiguous, run_case
 
@@ -170,6 +182,137 @@ def test_values_that_are_not_finite_stay_in_their_rows(supported: cudakit.Device
     np.testing.assert_array_equal(made, exact)
 
 
+# Tiles ----------------------------------------------------------------------------------------------------------------
+
+
+def turns(bn: int, stages: int, tail: int = 0, tall: int = 1) -> GroupedTile:
+    return GroupedTile(128, bn, 2, True, stages, 1, 1, 1, 12, tail, tall)
+
+
+def shared(bn: int, stages: int, tail: int = 0, tall: int = 1) -> GroupedTile:
+    return GroupedTile(128, bn, 2, False, stages, 1, 2, 1, 16, tail, tall)
+
+
+# Tiles in turns and shared ones, each without tail tiles, with ones of as many rows, and with tall ones.
+KINDS = [
+    turns(192, 5),
+    turns(128, 5, 96),
+    turns(192, 5, 64, 2),
+    shared(256, 4),
+    shared(128, 6, 96),
+    shared(128, 4, 64, 2),
+]
+SMS = 3
+
+
+def named(tile: GroupedTile) -> str:
+    return f"{tile.bn} {tile.kind}, tail {tile.tall * tile.bm}x{tile.tail}" if tile.tail else f"{tile.bn} {tile.kind}"
+
+
+def own(tile: GroupedTile) -> Any:
+    """The family with one variant, which always uses this tile, on a device of SMS multiprocessors."""
+
+    def launch(made: GroupedProblem) -> Launch | str:
+        small = replace(made, product=replace(made.product, sms=SMS))
+        layout = layout_of(small.product)
+        return layout if isinstance(layout, str) else tile_launch(small, small.product, layout, tile)
+
+    return replace(FAMILY, variants=(Variant("own", launch, GROUPED, since="sm_90a"),))
+
+
+every_kind = pytest.mark.parametrize("tile", KINDS, ids=named)
+some_kinds = pytest.mark.parametrize(  # the others in long runs
+    "tile", [*KINDS[1::4], *(pytest.param(tile, marks=pytest.mark.long) for tile in (KINDS[0], *KINDS[2:5]))], ids=named
+)
+DRAWN = [0, 1, 63, 64, 65, 0, 127, 128, 129, 300, 0]  # rows per group, around halves of a tile and whole ones
+
+
+def product_of_tile(
+    device: cudakit.Device,
+    tile: GroupedTile,
+    *,
+    dtype: str = "bfloat16",
+    result: str = "",
+    masked: bool = False,
+    along_k: bool = False,
+    by_lanes: bool = False,
+    rows: Sequence[int] = DRAWN,
+    k: int = 136,
+) -> None:
+    """Check a product with a bias and relu, in which the last column of tiles has fewer columns than a tile, or a tail
+    tile. by_lanes: no tensor copy can store the output."""
+    n, groups = tile.bn + (tile.tail or tile.bn) - 24, len(rows)
+    sizes = np.array(rows if masked else [0, *np.cumsum(rows)], np.int32)
+    shape = (groups, max(rows), k) if masked else (sum(rows), k)
+    a, b = whole(*shape, dtype=dtype, most=1), whole(groups, k, n, seed=2, dtype=dtype, most=1)
+    bias = whole(groups, n, seed=3, dtype=dtype, most=20)
+    of_b = device.array(np.ascontiguousarray(b.transpose(0, 2, 1))).transpose(0, 2, 1) if along_k else device.array(b)
+    made = device.full((*shape[:-1], n + by_lanes), KEPT, dtype=memory.as_dtype(result or dtype))[..., :n]
+    inputs = (device.array(a), of_b, device.array(sizes), device.array(bias))
+    options = {"alpha": 1.0, "activation": "relu", "dtype": result or None, "masked": masked}
+    apply(own(tile), inputs, made, "own", None, options)
+    exact = wanted(np.full(made.shape, KEPT), a, b, sizes.tolist())
+    for group, place in pieces(a, sizes):
+        exact[place] = np.maximum(exact[place] + bias[group].astype(np.float64), 0)
+    np.testing.assert_array_equal(made.numpy().astype(np.float64), exact)
+
+
+@pytest.fixture
+def hopper(device: cudakit.Device) -> cudakit.Device:
+    if device.arch != "sm_90a":
+        pytest.skip("the kernel needs sm_90a")
+    return device
+
+
+def long(*values: Any, id: str) -> Any:
+    return pytest.param(*values, id=id, marks=pytest.mark.long)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("masked", "by_lanes"),
+    [
+        pytest.param(False, False, id="offsets, tensor stores"),
+        pytest.param(True, True, id="masked, stores by lanes"),
+        long(True, False, id="masked, tensor stores"),
+        long(False, True, id="offsets, stores by lanes"),
+    ],
+)
+def test_every_kind_of_tile(hopper: cudakit.Device, tile: GroupedTile, masked: bool, by_lanes: bool) -> None:
+    product_of_tile(hopper, tile, masked=masked, by_lanes=by_lanes)
+
+
+@some_kinds
+@pytest.mark.parametrize("along_k", [pytest.param(True, id="B along k"), long(False, id="B along n")])
+def test_every_kind_of_tile_with_other_types(hopper: cudakit.Device, tile: GroupedTile, along_k: bool) -> None:
+    product_of_tile(hopper, tile, dtype="float16", result="float32", along_k=along_k, k=72)
+
+
+@some_kinds
+@pytest.mark.parametrize("rows", [[0, 0], [1], [0, 130, 0], [5 * 128, 3]], ids=str)
+def test_more_and_fewer_tiles_than_blocks(hopper: cudakit.Device, tile: GroupedTile, rows: list[int]) -> None:
+    product_of_tile(hopper, tile, rows=rows, k=392)
+
+
+def test_many_rows_per_group(hopper: cudakit.Device) -> None:
+    """A group with several bands of rows of tiles, the last one of which is lower."""
+    tile = replace(turns(64, 5), band=3)
+    product_of_tile(hopper, tile, rows=[40, 9 * 128 + 1, 7], k=8)
+
+
+def test_a_wide_tile_whose_chunks_are_narrow(hopper: cudakit.Device) -> None:
+    """208 columns are stored in chunks of 16."""
+    product_of_tile(hopper, turns(208, 5), along_k=True, rows=[130, 64])
+
+
+@some_kinds
+@pytest.mark.parametrize("seed", [0, long(1, id="1")])
+def test_the_moments_at_which_copies_complete_do_not_matter(tile: GroupedTile, seed: int) -> None:
+    """In an order of warps and of completed copies that the seed draws."""
+    with cudakit.Device("sim", fresh=True, order="random", seed=seed) as device:
+        product_of_tile(device, tile, rows=[65, 0, 200, 128], k=520)
+
+
 # Sizes out of bounds --------------------------------------------------------------------------------------------------
 
 
@@ -285,14 +428,38 @@ def test_the_variant_for_auto(sim: cudakit.Device) -> None:
     assert FAMILY.pick("auto", problem_of(sim, 8, 512, 256, 0), "sm_90a").name == "grouped_mma"
 
 
-def test_a_tile_is_chosen_that_n_fills(sim: cudakit.Device) -> None:
-    def columns(n: int) -> int:
-        made = problem_of(sim, 8, 512, n, 4096)
+def chosen(device: cudakit.Device, groups: int, rows: int, n: int, k: int) -> GroupedTile:
+    made = problem_of(device, groups, rows, n, k)
+    product = replace(made.product, sms=132)
+    layout = layout_of(product)
+    assert isinstance(layout, Layout)
+    tile = best_tile(product, False, layout)
+    assert tile is not None
+    return tile
+
+
+@pytest.mark.parametrize("n", [64, 160, 256, 320, 1536, 2048, 4096, 4104, 4160, 7168])
+def test_a_tile_is_chosen_that_n_fills(sim: cudakit.Device, n: int) -> None:
+    tile = chosen(sim, 8, 16384, n, 512)
+    columns = n // tile.bn * tile.bn + tile.tail if tile.tail else -(-n // tile.bn) * tile.bn
+    assert columns <= 1.04 * n
+
+
+def test_few_rows_take_narrow_tiles(sim: cudakit.Device) -> None:
+    """Wider ones would leave multiprocessors without work."""
+    assert chosen(sim, 8, 8, 1024, 512).bn < chosen(sim, 8, 16384, 1024, 512).bn
+
+
+def test_lists_of_many_groups_leave_room_for_the_ring(sim: cudakit.Device) -> None:
+    for tile in TILES:
+        made = problem_of(sim, MOST_GROUPS, MOST_GROUPS, 2 * tile.bn, 64)
         layout = layout_of(made.product)
         assert isinstance(layout, Layout)
-        return best_tile(made, layout).bn
-
-    assert [columns(n) for n in (64, 128, 160, 256, 4096)] == [128, 128, 192, 128, 192]
+        best = best_tile(made.product, False, layout)
+        assert best is not None
+        launch = tile_launch(made, made.product, layout, best)
+        assert isinstance(launch, Launch)
+        assert launch.shared <= made.product.shared
 
 
 def test_aligned_operands_are_not_copied(sim: cudakit.Device) -> None:
