@@ -23,7 +23,6 @@ DEPTH = 64  # k per stage of the ring
 GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
-_MOST_BY_LANES = 192  # columns of a tile, if lanes store it and there are tail tiles
 _TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
 _LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
@@ -232,8 +231,8 @@ class Tile:
             return False  # rows of the last panel would belong to two tiles
         if not layout.by_columns and self.bn % 16:
             return False  # the store's chunks have 16 columns or more
-        if not layout.tensor and (layout.by_columns or (self.tail and self.bn > _MOST_BY_LANES)):
-            return False  # lanes store rows, and need registers for that
+        if layout.by_columns and not layout.tensor:
+            return False  # lanes store rows
         return p.sms >= self.shares
 
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:

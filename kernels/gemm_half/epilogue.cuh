@@ -94,7 +94,7 @@ struct Epilogue {
         return part;
     }
 
-    // What the epilogue reads for an element of the output.
+    // The numbers that the epilogue reads for an element of the output.
     struct Added {
         float c, bias, residual;
     };

@@ -203,7 +203,7 @@ def tail_forms() -> Iterator[Any]:
     assert short.keys() <= set(map(named, all_tiles))
     for tile in all_tiles:
         matrix, result, aligned = short.get(named(tile)) or next(forms)
-        if tile.bn % 16 or tile.bn > 192:
+        if tile.bn % 16:
             matrix, aligned = columns, True
         elif not aligned:
             matrix = rows  # lanes store rows
