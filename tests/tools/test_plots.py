@@ -258,7 +258,7 @@ H200 = ROOT / "profiles" / "h200"
 DRAWN = {
     "ladder_softmax": ("bench", "ladder", None),
     "ladder_gemm": ("gemm", "ladder", None),
-    "ladder_gemm_half": ("gemm_half", "ladder", (4096, 4096, 4096)),
+    "ladder_gemm_half": ("gemm_half_ladder", "ladder", (4096, 4096, 4096)),
     "ladder_attention": ("attention_ladder", "ladder", None),
     "ladder_sum": ("sum_ladder", "ladder", (8192, 8192)),
     "ladder_vector_add": ("vector_add", "ladder", (10_000_000,)),
