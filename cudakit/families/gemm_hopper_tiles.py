@@ -23,10 +23,14 @@ DEPTH = 64  # k per stage of the ring
 GROUP = 128  # threads of a warpgroup
 _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
+_SUPER = 8  # rows of a super row: whole 16-byte pieces at any length of the rows
+_RAW_ROW = (DEPTH + _SUPER) * ITEM  # bytes of a row in raw memory
+_AHEAD, _GATHERED_STAGES = 3, 3  # tiles in raw memory, and stages of the ring, if an operand is gathered
 _TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
 _LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
 _MOST_EXTENT = 2**31 - 256  # the end of the last tile is an int
+_MOST_GATHERED = _MOST_EXTENT // _SUPER  # elements of a gathered operand's row: so is the end of a super row
 # The part of the multiprocessors that clusters of a size can use, because a cluster's are neighbours. An H200 runs 30
 # clusters of 4 blocks, or 15 of 8, at the same time.
 CLUSTER_SHARE = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91}
@@ -38,8 +42,9 @@ _SHARED_PER_SM = 233472
 
 @dataclass(frozen=True)
 class Side:
-    """How the kernels read A, or B transposed: whether it is contiguous along k; whether tensor copies load it
-    (otherwise a warpgroup gathers it), and whether its rows are then whole lines of 128 bytes in L2."""
+    """How the kernels load A, or B transposed, whose rows are along its contiguous axis: whether this is along k;
+    whether tensor copies load the rows (otherwise it is gathered: its rows adjoin, and they load super rows of 8 rows,
+    which a warpgroup shifts), and whether the rows are then whole lines of 128 bytes in L2."""
 
     along_k: bool
     tensor: bool
@@ -49,22 +54,45 @@ class Side:
         """Bytes of a tile of `lines` lines in shared memory."""
         return (lines if self.along_k else ceil_div(lines, 64) * 64) * DEPTH * ITEM
 
+    def raw(self, lines: int) -> int:
+        """Bytes of a tile's rows in raw memory, from which they are shifted."""
+        if self.tensor:
+            return 0
+        height, boxes = self.super_box(lines)
+        return _SUPER * boxes * ceil_div(height * _RAW_ROW, 128) * 128
 
-def _side(of: Operand, lines: int, depth: int, batches: int) -> Side | None:
-    """Return how the kernels read an operand, whose rows are its lines; None if neither axis is contiguous. If both
-    are, because one has a single element, the axis is chosen that tensor copies can read."""
-    sides = []
+    def super_box(self, lines: int) -> tuple[int, int]:
+        """Return the super rows of a copied box, and the boxes that have row c of each super row of a tile, for c of 0
+        to 7."""
+        return (lines // _SUPER, 1) if self.along_k else (DEPTH // _SUPER, ceil_div(lines, 64))
+
+
+def side_of(of: Operand, lines: int, depth: int, batches: int) -> Side | str:
+    """Return how the kernels load an operand, whose rows are its lines, or the reason why they cannot. If both axes are
+    contiguous, because one has a single element, the axis is chosen whose rows tensor copies load."""
     width = 16 // ITEM
-    batched = batches > 1 and of.batch != 0
+    sides, reasons = [], []
     for along_k, stride, step, extent, rows in (
         (True, of.col, of.row, depth, lines),
         (False, of.row, of.col, lines, depth),
     ):
-        if stride == 1 or extent == 1:
-            whole = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
-            tensor = whole and stride == 1 and not (batched and (of.batch % width or of.batch < 0))
+        if stride != 1 and extent != 1:
+            continue
+        tensor = of.alignment == 16 and (rows == 1 or (step % width == 0 and step >= extent))
+        if tensor or (of.alignment == 16 and step == extent <= _MOST_GATHERED):
             sides.append(Side(along_k, tensor, tensor and step * ITEM % 128 == 0))
-    return next((side for side in sides if side.tensor), sides[0] if sides else None)
+        else:
+            apart = "" if rows == 1 else f", {step} apart"
+            reasons.append(
+                f"{{}} begins at a multiple of {of.alignment} bytes and has rows of {extent} elements{apart}: needs a "
+                f"multiple of 16 bytes, and rows that adjoin (of at most {_MOST_GATHERED} elements) or are a multiple "
+                f"of {width} elements apart, without overlap"
+            )
+    if not sides:
+        return reasons[0] if reasons else "neither axis of {} is contiguous"
+    if batches > 1 and (of.batch % width or of.batch < 0):
+        return f"the batches of {{}} are {of.batch} elements apart: needs 0 or a positive multiple of {width}"
+    return next((side for side in sides if side.tensor), sides[0])
 
 
 @dataclass(frozen=True)
@@ -80,20 +108,23 @@ class Layout:
 
     @property
     def gathers(self) -> bool:
-        """Whether a warpgroup gathers an operand."""
+        """Whether an operand is gathered."""
         return not (self.a.tensor and self.b.tensor)
 
 
 @functools.lru_cache(maxsize=256)
 def layout_of(p: GemmProblem) -> Layout | str:
     """Return the layout of a problem, or the reason why it is unsupported."""
-    a, b = _side(p.a, p.m, p.k, p.batch), _side(p.b.turned, p.n, p.k, p.batch)
-    if a is None or b is None:
-        return f"neither axis of {'A' if a is None else 'B'} is contiguous"
     if not p.k:
         return "k is 0"
     if max(p.m, p.n, p.k) > _MOST_EXTENT:
         return f"extents up to {_MOST_EXTENT} supported"
+    a, b = side_of(p.a, p.m, p.k, p.batch), side_of(p.b.turned, p.n, p.k, p.batch)
+    for name, side in (("A", a), ("B", b)):
+        if isinstance(side, str):
+            return f'{side.format(name)}; pass variant="auto", which packs such operands'
+    assert isinstance(a, Side)
+    assert isinstance(b, Side)
     by_columns = p.d.row == 1 and p.d.col != 1
     item = memory.as_dtype(p.result).itemsize
     along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
@@ -136,6 +167,37 @@ def operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int, shares: int =
         _map(p.a, layout.a, p.m, p.k, p.batch, bm),
         _map(p.b.turned, layout.b, p.n, p.k, p.batch, bn, shares),
     ]
+
+
+def _super_map(of: Operand, side: Side, lines: int, depth: int, batches: int, box: int, partial: bool) -> TensorMapSlot:
+    """Return the tensor map of the super rows of a gathered operand whose rows are its lines, for tiles of `box` lines:
+    of those of 8 rows, or with `partial` also of the last one, as far as its rows go. If there are none, it is the
+    other map."""
+    rows, extent = (lines, depth) if side.along_k else (depth, lines)
+    supers, last = divmod(rows, _SUPER)
+    supers, last = (supers + 1, last) if last and (partial or not supers) else (supers, _SUPER)
+    return TensorMapSlot(
+        of.slot,
+        box=(1, side.super_box(box)[0], _RAW_ROW // ITEM),
+        dims=(batches if of.batch else 1, supers, last * extent),
+        strides=(of.batch * ITEM, _SUPER * extent * ITEM, ITEM),
+        l2_promotion="128B",
+    )
+
+
+def any_operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int) -> list[TensorMapSlot | None]:
+    """Return the tensor maps of A and B for tiles of bm x bn, then their second ones, which only gathered operands
+    have."""
+    first, second = operand_maps(p, layout, bm, bn), []
+    for index, (of, side, lines, box) in enumerate(
+        ((p.a, layout.a, p.m, bm), (p.b.turned, layout.b, p.n, bn)),
+    ):
+        supers = [
+            None if side.tensor else _super_map(of, side, lines, p.k, p.batch, box, each) for each in (False, True)
+        ]
+        first[index] = first[index] or supers[0]
+        second.append(supers[1])
+    return first + second
 
 
 def output_map(p: GemmProblem, layout: Layout, bn: int) -> TensorMapSlot:
@@ -277,7 +339,7 @@ class Tile:
 @dataclass(frozen=True)
 class Split:
     """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of `splits` clusters share, and a ring of
-    `stages`."""
+    `stages`, or fewer if an operand is gathered."""
 
     groups: int
     bn: int
@@ -295,10 +357,16 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory: the ring, or the sums after it was used."""
-        ring = self.stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
+        """Bytes of shared memory: the ring, or the sums after it was used, and raw memory."""
+        stages = self.ring(layout)
+        ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        return max(ring, sums) + self.stages * BARRIERS
+        raw = _AHEAD * (layout.a.raw(self.bm) + layout.b.raw(self.bn) + BARRIERS // 2) if layout.gathers else 0
+        return max(ring, sums) + stages * BARRIERS + raw
+
+    def ring(self, layout: Layout) -> int:
+        """The stages of its ring."""
+        return min(self.stages, _GATHERED_STAGES) if layout.gathers else self.stages
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches."""
@@ -311,12 +379,12 @@ class Split:
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.stages}, {self.cluster}>"
-        maps = operand_maps(p, layout, self.bm, self.bn)
+        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(layout)}, {self.cluster}>"
+        maps = any_operand_maps(p, layout, self.bm, self.bn)
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
         split = self.splits > 1
-        flags = (layout.a.along_k, layout.b.along_k, *(each is not None for each in maps), layout.by_columns, split)
+        flags = (layout.a.along_k, layout.b.along_k, layout.a.tensor, layout.b.tensor, layout.by_columns, split)
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
         tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)

@@ -2,7 +2,7 @@
 //
 // Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many clusters share
 // a tile. `vector`: the contiguous axis of d consists of aligned vectors of 4 elements. k is at least 64 * (pieces of k
-// - 1) + 1.
+// - 1) + 1. `partial_a`, `partial_b`: second maps of operands of super rows, as in warpgroup_tile.cuh.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
 // multiplies a piece of the tile's k and leaves its sums in shared memory; then each adds up a part of the tile, and
@@ -12,6 +12,9 @@
 // A product with few rows is passed as its transpose: the larger matrix has the 64 rows of a wgmma, the smaller one its
 // columns, as few as 16. Tiles of 64 or 128 rows are small, so copies have a deep ring instead of a second tile.
 //
+// Rows of any length that adjoin are copied to raw memory several steps ahead, by tensor copies of every 8th row, and
+// shifted from there to the ring.
+//
 // Bottleneck: memory bandwidth, if the product has few rows; else the latency of the first copies and of the last sums.
 #include "../common/dependent.cuh"
 #include "warpgroup_tile.cuh"
@@ -19,6 +22,7 @@
 // The tensor cores truncate each sum, so the error of a sum grows faster than its terms. If the output is float, chains
 // of so many steps are added up in float.
 constexpr int kChain = 64;
+constexpr int kAhead = 3;  // steps whose rows are copied to raw memory ahead
 
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
@@ -90,11 +94,12 @@ __device__ __forceinline__ void write(
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring or Sums, whichever is larger, and 16 bytes per stage
+// shared: the ring or Sums, whichever is larger, and 16 bytes per stage; kAhead times raw memory and 8 bytes
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
-    const __grid_constant__ CUtensorMap map_b, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
+    const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap partial_a,
+    const __grid_constant__ CUtensorMap partial_b, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
@@ -105,19 +110,25 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     constexpr int kRing = STAGES * Load::kStage;
     constexpr bool kChains = sizeof(R) == 4;
     extern __shared__ __align__(1024) char shared[];
-    uint64* const full = reinterpret_cast<uint64*>(shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes));
+    char* const raw = shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes);
+    uint64* const full = reinterpret_cast<uint64*>(raw + kAhead * Load::kRaw);
     uint64* const empty = full + STAGES;
+    uint64* const arrived = empty + STAGES;  // of raw memory
+    static_assert(kRing % 128 == 0 && Tile::kBytes % 128 == 0, "tensor copies write to multiples of 128 bytes");
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
     if (threadIdx.x == 0) {
         start_dependents();
-        if constexpr (TENSOR_A) tensor_prefetch(&map_a);
-        if constexpr (TENSOR_B) tensor_prefetch(&map_b);
+        tensor_prefetch(&map_a);
+        tensor_prefetch(&map_b);
+        if constexpr (!TENSOR_A) tensor_prefetch(&partial_a);
+        if constexpr (!TENSOR_B) tensor_prefetch(&partial_b);
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(&full[i], Load::kArrivals);
             barrier_init(&empty[i], SHAPE::kGroups * kGroup / kWarp);
         }
+        for (int i = 0; Load::kGathers && i < kAhead; ++i) barrier_init(&arrived[i], 1);
         fence_barrier_init();
     }
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
@@ -130,8 +141,9 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const int64 steps = (k + kDepth - 1) / kDepth, pieces = splits * CLUSTER, piece = part * CLUSTER + rank;
     const int begin = piece * steps / pieces, end = (piece + 1) * steps / pieces;
 
-    const Load load(&map_a, &map_b, {a + at.batch * a_batch, a_row, a_col, m, k},
-        {b + at.batch * b_batch, b_col, b_row, n, k}, at.m0, at.n0, a_batch ? at.batch : 0, b_batch ? at.batch : 0);
+    const SuperRows of_a{&partial_a, static_cast<int>(A_K ? m : k), static_cast<int>(A_K ? k : m)};
+    const SuperRows of_b{&partial_b, static_cast<int>(B_K ? n : k), static_cast<int>(B_K ? k : n)};
+    const Load load(&map_a, &map_b, of_a, of_b, at.m0, at.n0, a_batch ? at.batch : 0, b_batch ? at.batch : 0);
     __syncthreads();
     wait_for_predecessor();
 
@@ -140,7 +152,24 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     float total[kChains ? SHAPE::kN / 2 : 1] = {};  // of all chains, if there are several
     RingPlace<STAGES> place;
     if (group < 0) {
-        if (Load::kGathers || threadIdx.x == 0) {
+        if constexpr (Load::kGathers) {
+            RingPlace<kAhead> slot;
+            for (int i = 0; i < kAhead && begin + i < end && threadIdx.x == 0; ++i)
+                load.start(raw + i * Load::kRaw, (begin + i) * kDepth, &arrived[i]);
+            for (int step = begin; step < end; ++step) {
+                char* const stage = shared + place.stage * Load::kStage;
+                char* const rows = raw + slot.stage * Load::kRaw;
+                barrier_wait(&empty[place.stage], place.parity ^ 1);
+                if (threadIdx.x == 0) load(stage, step * kDepth, &full[place.stage]);
+                barrier_wait(&arrived[slot.stage], slot.parity);
+                load.shift(stage, rows, step * kDepth, &full[place.stage]);
+                named_sync(1, kGroup);  // all rows have been read: others may overwrite them
+                if (threadIdx.x == 0 && step + kAhead < end)
+                    load.start(rows, (step + kAhead) * kDepth, &arrived[slot.stage]);
+                place.next();
+                slot.next();
+            }
+        } else if (threadIdx.x == 0) {
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);

@@ -16,64 +16,17 @@ constexpr int kRowBytes = 128;
 
 // --- Operands ------------------------------------------------------------------------------------------------------
 
-// An operand in global memory, for copies that are not tensor copies.
-template <class T>
-struct Source {
-    const T* first;
-    int64 line_stride, k_stride;
-    int64 lines, depth;
-};
+// An operand whose rows along its contiguous axis adjoin: they have no padding, and the first one begins on a 16-byte
+// boundary. A tensor map needs strides of whole 16 bytes, which 8 rows of 2-byte elements have at any length: the maps
+// are of *super rows* of 8 rows, in which row 8 i + c is row c of super row i. No map reaches beyond the operand's end:
+// the loader's map has the super rows of 8 rows, and `partial` also the one of the last rows % 8 rows, for copies of
+// these.
+struct SuperRows {
+    const CUtensorMap* partial;
+    int rows, count;  // count: elements of a row
 
-// An element, or 0 if it is not wanted. The loads of several elements overlap, which they do not with a branch for
-// each.
-__device__ __forceinline__ unsigned element_or_zero(const unsigned short* from, bool wanted) {
-    unsigned short value;
-    asm("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %2, 0;\n\tmov.b16 %0, 0;\n\t@p ld.global.nc.b16 %0, [%1];\n\t}"
-        : "=h"(value)
-        : "l"(from), "r"(static_cast<int>(wanted)));
-    return value;
-}
-
-// Eight elements of a row, as 16 bytes, in two steps, so that the loads of several pieces overlap. The two aligned
-// words that contain them are loaded whole and shifted.
-template <class T>
-struct RowPiece {
-    uint4 low, high;
-    const T* from;
-    int64 left;  // elements from `from` to the end of the row; the piece is zero from there on
-    bool whole;  // whether the words were loaded
-
-    // row: `count` elements; first: index of the piece's first one; begin, end: the memory that may be loaded. wanted:
-    // otherwise the piece is zero.
-    __device__ __forceinline__ void load(
-        const T* row, int64 first, int64 count, const T* begin, const T* end, bool wanted) {
-        from = row + first;
-        left = wanted ? count - first : 0;
-        const int past = past_boundary(from);
-        const T* const word = from - past / 2;
-        whole = word >= begin && word + (past ? 16 : 8) <= end;
-        low = high = make_uint4(0, 0, 0, 0);
-        if (whole && left > 0) low = __ldg(boundary(from));
-        if (whole && left > 0 && past) high = __ldg(boundary(from) + 1);
-    }
-
-    __device__ __forceinline__ uint4 value() const {
-        if (left <= 0) return make_uint4(0, 0, 0, 0);
-        if (!whole) {  // next to the start or the end of the memory
-            const unsigned short* const elements = reinterpret_cast<const unsigned short*>(from);
-            unsigned at[8];
-#pragma unroll
-            for (int i = 0; i < 8; ++i) at[i] = element_or_zero(elements + i, i < left);
-            return make_uint4(at[1] << 16 | at[0], at[3] << 16 | at[2], at[5] << 16 | at[4], at[7] << 16 | at[6]);
-        }
-        uint4 piece = shifted(low, high, past_boundary(from));
-        if (left < 8) {
-            unsigned* const pairs = &piece.x;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) pairs[i] &= left > 2 * i + 1 ? ~0u : left > 2 * i ? 0xffffu : 0u;
-        }
-        return piece;
-    }
+    // The element of a super row at which its row c begins.
+    __device__ __forceinline__ int begin(int c) const { return c * count; }
 };
 
 // The tile of LINES lines x 64 k of an operand.
@@ -106,52 +59,85 @@ struct OperandTile {
         }
     }
 
-    // Loads the tile by the warpgroup's ordinary loads, for rows of any alignment.
-    static __device__ __forceinline__ void gather(char* tile, const Source<T>& from, int64 line, int64 k) {
-        constexpr int kStep = kGroup / 8, kPasses = kBytes / kRowBytes / kStep;  // rows at once, passes
-        constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 3 == 0 ? 3 : kPasses % 2 == 0 ? 2 : 1;
-        const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8;
-        const int64 rows = ALONG_K ? from.lines : from.depth, count = ALONG_K ? from.depth : from.lines;
-        const int64 stride = ALONG_K ? from.line_stride : from.k_stride;
-        const bool dense = stride == count;  // words across two rows may be loaded
-#pragma unroll 1
+    // Copies of super rows to raw memory: a box per class c of rows 8 i + c, or one per panel of 64 lines. A row of a
+    // box has 16 bytes more than one of the tile, as it begins up to 14 bytes before that.
+    static constexpr int kRawRow = kRowBytes + 16;
+    static constexpr int kBoxRows = ALONG_K ? LINES : 64, kBoxes = ALONG_K ? 1 : kPanels;  // kBoxRows: of all classes
+    static constexpr int kBoxBytes = kBoxRows / 8 * kRawRow;
+    static constexpr int kPitch = (kBoxBytes + 127) / 128 * 128;  // tensor copies write to multiples of 128 bytes
+    static constexpr int kRaw = 8 * kBoxes * kPitch, kCopied = 8 * kBoxes * kBoxBytes;
+
+    // Starts the copies, of kCopied bytes. One thread calls it.
+    static __device__ __forceinline__ void start(
+        char* raw, const CUtensorMap* map, const SuperRows& of, int line, int k, int batch, uint64* arrived) {
+        const int x = ALONG_K ? k : line, y = (ALONG_K ? line : k) / 8;
+#pragma unroll
+        for (int c = 0; c < 8; ++c)
+#pragma unroll
+            for (int box = 0; box < kBoxes; ++box)
+                tensor_load(raw + (box * 8 + c) * kPitch, c < of.rows % 8 ? of.partial : map,
+                    of.begin(c) / 8 * 8 + x + box * 64, y, batch, arrived);
+    }
+
+    // Shifts the copied rows to their places in the tile. The warpgroup calls it: 8 lanes per row, 16 rows at once, so
+    // that all rows of a lane are of one class.
+    static __device__ __forceinline__ void shift(char* tile, const char* raw, const SuperRows& of, int line, int k) {
+        constexpr int kPasses = kBytes / kRowBytes / 16;
+        constexpr int kBatch = kPasses % 4 ? kPasses : 4;  // whose loads overlap
+        const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8, c = row0 % 8;
+        const int skip = of.begin(c) % 8 * static_cast<int>(sizeof(T));
+        const int left = of.count - (ALONG_K ? k : line);  // elements from the tile's first one to the end of a row
+        raw += c * kPitch + piece * 16;
+#pragma unroll
         for (int pass = 0; pass < kPasses; pass += kBatch) {
-            RowPiece<T> pieces[kBatch];
+            uint4 low[kBatch], high[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * kStep + row0;
-                const int64 in_rows = ALONG_K ? line + row : k + row % 64;
-                const int64 first = (ALONG_K ? k : line + row / 64 * 64) + piece * 8;
-                const T* const at = from.first + in_rows * stride;
-                pieces[i].load(at, first, count, dense ? from.first : at,
-                    dense ? from.first + rows * count : at + count, in_rows < rows);
+                const int row = (pass + i) * 16 + row0;
+                const uint4* const words =
+                    reinterpret_cast<const uint4*>(raw + row / kBoxRows * 8 * kPitch + row % kBoxRows / 8 * kRawRow);
+                low[i] = words[0];
+                high[i] = words[1];
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * kStep + row0;
-                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = pieces[i].value();
+                const int row = (pass + i) * 16 + row0, box_left = left - row / kBoxRows * 64;
+                uint4 shifted_piece = shifted(low[i], high[i], skip);
+                if (box_left < 64) shifted_piece = first_elements(shifted_piece, box_left - piece * 8);
+                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = shifted_piece;
             }
         }
     }
+
+  private:
+    // The first `count` of 8 elements, and zeros.
+    static __device__ __forceinline__ uint4 first_elements(uint4 piece, int count) {
+        unsigned* const pairs = &piece.x;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) pairs[i] &= count > 2 * i + 1 ? ~0u : count > 2 * i ? 0xffffu : 0u;
+        return piece;
+    }
 };
 
-// The copies that fill a stage of the ring, with a tile of each operand. If both are tensor copies, one thread calls
-// it, otherwise the whole warpgroup. SHARES: blocks of a cluster that load B for each other. BOX: lines of a copy of A.
+// The copies that fill a stage of the ring, with a tile of each operand: tensor copies, or, for an operand of super
+// rows, `start` and `shift`. SHARES: blocks of a cluster that load B for each other. BOX: lines of a copy of A.
 template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1, int BOX = BM>
 struct Loader {
     using A = OperandTile<T, BM, A_K>;
     using B = OperandTile<T, BN, B_K>;
     static constexpr int kStage = A::kBytes + B::kBytes;
     static constexpr bool kGathers = !TENSOR_A || !TENSOR_B;
-    static constexpr int kArrivals = kGathers ? kGroup : 1;  // at the barrier `full`
+    static constexpr int kArrivals = kGathers ? kGroup : 1;                               // at the barrier `full`
+    static constexpr int kRawA = TENSOR_A ? 0 : A::kRaw, kRawB = TENSOR_B ? 0 : B::kRaw;  // bytes
+    static constexpr int kRaw = kRawA + kRawB;
     static_assert(SHARES == 1 || !kGathers, "blocks gather for themselves");
 
     const CUtensorMap *map_a, *map_b;
-    Source<T> of_a, of_b;
+    SuperRows of_a, of_b;
     int m0, n0, batch_a, batch_b, rank;
 
-    __device__ __forceinline__ Loader(const CUtensorMap* map_a, const CUtensorMap* map_b, const Source<T>& of_a,
-        const Source<T>& of_b, int m0, int n0, int batch_a, int batch_b, int rank = 0)
+    __device__ __forceinline__ Loader(const CUtensorMap* map_a, const CUtensorMap* map_b, const SuperRows& of_a,
+        const SuperRows& of_b, int m0, int n0, int batch_a, int batch_b, int rank = 0)
         : map_a(map_a),
           map_b(map_b),
           of_a(of_a),
@@ -162,19 +148,31 @@ struct Loader {
           batch_b(batch_b),
           rank(rank) {}
 
+    // Tensor copies to a stage. One thread calls it.
     __device__ __forceinline__ void operator()(char* stage, int k, uint64* full) const {
-        constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);  // of tensor copies
-        if constexpr (!kGathers) barrier_arrive_expect(full, kBytes);
-        if (kGathers && kBytes && threadIdx.x == 0) barrier_expect(full, kBytes);
-        if (TENSOR_A && threadIdx.x == 0) A::template load<1, BOX>(stage, map_a, m0, k, batch_a, full);
-        if (TENSOR_B && threadIdx.x == 0)
-            B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
-        if constexpr (!TENSOR_A) A::gather(stage, of_a, m0, k);
-        if constexpr (!TENSOR_B) B::gather(stage + A::kBytes, of_b, n0, k);
-        if constexpr (kGathers) {
-            fence_async_shared();
-            barrier_arrive(full);
-        }
+        constexpr int kBytes = (TENSOR_A ? A::kBytes : 0) + (TENSOR_B ? B::kBytes : 0);
+        if constexpr (!kGathers)
+            barrier_arrive_expect(full, kBytes);
+        else if constexpr (kBytes > 0)
+            barrier_expect(full, kBytes);
+        if constexpr (TENSOR_A) A::template load<1, BOX>(stage, map_a, m0, k, batch_a, full);
+        if constexpr (TENSOR_B) B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
+    }
+
+    // Starts the copies of super rows, to kRaw bytes. One thread calls it.
+    __device__ __forceinline__ void start(char* raw, int k, uint64* arrived) const {
+        constexpr int kBytes = (TENSOR_A ? 0 : A::kCopied) + (TENSOR_B ? 0 : B::kCopied);
+        barrier_arrive_expect(arrived, kBytes);
+        if constexpr (!TENSOR_A) A::start(raw, map_a, of_a, m0, k, batch_a, arrived);
+        if constexpr (!TENSOR_B) B::start(raw + kRawA, map_b, of_b, n0, k, batch_b, arrived);
+    }
+
+    // Shifts rows that have arrived to a stage. The warpgroup calls it.
+    __device__ __forceinline__ void shift(char* stage, const char* raw, int k, uint64* full) const {
+        if constexpr (!TENSOR_A) A::shift(stage, raw, of_a, m0, k);
+        if constexpr (!TENSOR_B) B::shift(stage + A::kBytes, raw + kRawA, of_b, n0, k);
+        fence_async_shared();
+        barrier_arrive(full);
     }
 };
 

@@ -153,6 +153,11 @@ def pitched(matrix: Any, m: int, n: int, aligned: bool, dtype: str = "bfloat16")
     return matrix(m, n, -extent % 8 + (0 if aligned else 5), 0 if aligned else 3, dtype)
 
 
+def loaded(matrix: Any, m: int, n: int, aligned: bool) -> Layout:
+    """A matrix that tensor copies load, or one that is gathered if the length of its rows is not a multiple of 8."""
+    return pitched(matrix, m, n, True) if aligned else matrix(m, n)
+
+
 def case_of(m: int, n: int, k: int, kind: str = "bfloat16", *more: Layout, **options: Any) -> Case:
     """A product of operands that tensor copies can read; the output is contiguous."""
     layouts = (pitched(rows, m, k, True, kind), pitched(columns, k, n, True, kind), *more)
@@ -252,7 +257,8 @@ def test_every_block_has_a_tile(
 ) -> None:
     """A block without a tile would wait forever. Tiles are counted as by Tiles in 12_tiles.cu: whole ones in rounds,
     then tail tiles for the clusters without a whole tile in the last round."""
-    p = replace(problem_of(shared_sim, 8, 8, 64), m=m, n=n, batch=batch, sms=sms)
+    p = problem_of(shared_sim, 8, 8, 64)
+    p = replace(p, m=m, n=n, batch=batch, sms=sms, b=replace(p.b, row=n))
     layout = layout_of(p)
     assert isinstance(layout, OperandLayout)
     tile = tile.with_tail(p, replace(layout, by_columns=by_columns))
@@ -288,8 +294,6 @@ def test_every_depth(device: cudakit.Device, tile: Any, k: int, dtype: str) -> N
     """k of less than a step, of a step, of fewer steps than the ring has stages, and of more."""
     if k <= 64 * getattr(tile, "pieces", 1) - 64:
         pytest.skip("fewer steps of k than pieces")
-    if isinstance(tile, Tile) and k == 1:
-        pytest.skip("operands of one k are gathered")
     expect(device, own(tile), case_of(tile.bm + 16, 8, k, dtype, dtype="float32"))
 
 
@@ -374,7 +378,7 @@ def test_operands_of_any_layout(
 ) -> None:
     """Tensor copies, gathers, and one of each."""
     m, n, k = tile.bm + 37, tile.bn + 21, 64 * getattr(tile, "pieces", 1) + 139
-    operands = (pitched(left, m, k, aligned[0]), pitched(right, k, n, aligned[1]))
+    operands = (loaded(left, m, k, aligned[0]), loaded(right, k, n, aligned[1]))
     expect(device, own(tile), Case(operands, Integers(), contiguous((m, n), 0, "bfloat16")))
 
 
@@ -405,29 +409,94 @@ def test_outputs_of_any_alignment(device: cudakit.Device, tile: Tile, matrix: An
             expect(device, own(tile), replace(case_of(m, n, 24, dtype=dtype), output=out))
 
 
-@pytest.mark.parametrize("gap", quick([0, 1, 4, 8], 0))
-@pytest.mark.parametrize("lead", quick([0, 1, 7, 8], 0, 7))
+@pytest.mark.parametrize("lead", [0, 8])
 @pytest.mark.parametrize("matrix", [rows, columns])
-def test_gathers_read_only_the_operands(device: cudakit.Device, matrix: Any, gap: int, lead: int) -> None:
-    """Rows of any length, at any place relative to a 16-byte boundary: the elements next to a row are out of bounds."""
+def test_gathers_of_few_rows_or_short_ones(device: cudakit.Device, matrix: Any, lead: int) -> None:
+    """Rows of any length and number. NaN is before and after them, and is out of bounds."""
     for k in (1, 2, 7, 8, 9, 15, 16, 17, 24, 71):
-        for m in (1, 2, 9, 17):
-            operands = (matrix(m, k, gap, lead), matrix(k, m, gap, lead))
+        for m in (1, 2, 8, 9, 17):
+            operands = (matrix(m, k, 0, lead), matrix(k, m, 0, lead))
             expect(device, own(SMALLEST), Case(operands, Integers(), spread(m, m)))
 
 
-@pytest.mark.parametrize(
-    "strides", [(-203, 1), (1, -170), (0, 1), (1, 0), (-208, 1), (8, 1)], ids=lambda strides: "{},{}".format(*strides)
+@pytest.mark.parametrize(("left", "right"), list(itertools.product([rows, columns], repeat=2)))
+@pytest.mark.parametrize("tile", quick(SPLIT_TABLE, SMALLEST), ids=named)
+def test_gathers_of_every_remainder(device: cudakit.Device, tile: Split, left: Any, right: Any) -> None:
+    """Super rows of all numbers of rows, with all remainders of a row's length, so at all distances from a 16-byte
+    boundary."""
+    for more in range(8):
+        m, n, k = tile.bm - more, tile.bn + 9 - more, 64 * more + 57 + more
+        operands = (left(m, k), right(k, n))
+        expect(device, own(tile), Case(operands, Integers(), contiguous((m, n), 0, "bfloat16")))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    tile=st.sampled_from(WAYS),
+    left=st.sampled_from([rows, columns]),
+    right=st.sampled_from([rows, columns]),
+    extents=st.tuples(st.integers(1, 150), st.integers(1, 80), st.integers(1, 700)),
+    lead=st.sampled_from([0, 8]),
 )
-@pytest.mark.parametrize("tile", quick([SPLIT_TABLE[0], SMALLEST], SMALLEST), ids=named)
-def test_operands_of_negative_zero_and_small_strides(
-    device: cudakit.Device, tile: Split, strides: tuple[int, int]
+def test_products_of_drawn_dense_operands(
+    device: cudakit.Device, tile: Split, left: Any, right: Any, extents: tuple[int, int, int], lead: int
 ) -> None:
-    """Rows that are reversed, the same, or overlap."""
-    operands = (Layout((130, 203), strides, 2, "bfloat16"), contiguous((203, 24), 0, "bfloat16"))
-    expect(device, own(tile), Case(operands, Integers(), contiguous((130, 24), 0, "bfloat16")))
-    turned = (contiguous((24, 203), 0, "bfloat16"), Layout((203, 130), strides[::-1], 2, "bfloat16"))
-    expect(device, own(tile), Case(turned, Integers(), contiguous((24, 130), 0, "bfloat16")))
+    m, n, k = extents
+    k += 64 * (tile.pieces - 1)
+    case = Case((left(m, k, 0, lead), right(k, n, 0, lead)), Integers(), contiguous((m, n), 0, "bfloat16"))
+    expect(device, own(tile), case)
+
+
+def test_views_of_an_array(device: cudakit.Device) -> None:
+    """The operands of one kind of call begin at different distances from a 16-byte boundary."""
+    hosts = [Integers(seed)((40, 300)).astype(np.float16) for seed in (1, 2)]
+    arrays, out = [device.array(host) for host in hosts], device.empty((30, 30), np.float16)
+    for first, variant in itertools.product((1, 4, 2, 7, 3, 1, 8, 5), ("auto", "packed_tiles")):
+        (a, b), (x, y) = ([each[first:][:30, first : first + 200] for each in both] for both in (hosts, arrays))
+        ops.gemm(x, y.T, out, variant=variant)
+        np.testing.assert_array_equal(out.numpy(), (a.astype(np.float32) @ b.T.astype(np.float32)).astype(np.float16))
+
+
+def packed_operands() -> Iterator[Any]:
+    """Operands that the kernels cannot load."""
+    for strides in ((-203, 1), (1, -170), (0, 1), (1, 0), (-208, 1), (8, 1)):
+        for m, k, lead in ((130, 203, 2), (136, 208, 0)):
+            yield pytest.param(Layout((m, k), strides, lead, "bfloat16"), id=f"{m}x{k} {strides[0]},{strides[1]}")
+    for (matrix, (m, k)), (gap, lead) in itertools.product(
+        itertools.product([rows, columns], [(131, 203), (9, 73), (2, 9), (136, 208)]),
+        [(0, 1), (0, 4), (1, 0), (1, 7), (4, 0), (8, 3)],
+    ):
+        short = pytest.mark.long if (m, k, gap) not in ((9, 73, 1), (136, 208, 4), (131, 203, 0)) else ()
+        operand = matrix(m, k, gap, lead)
+        name = f"{matrix.__name__} {m}x{k} gap {gap} lead {lead}"
+        yield pytest.param(operand, id=name, marks=short)
+    yield pytest.param(Layout((3, 40, 203), (8121, 203, 1), 0, "bfloat16"), id="odd batches")
+    yield pytest.param(Layout((3, 40, 208), (-8320, 208, 1), 0, "bfloat16"), id="batches in reverse order")
+
+
+@pytest.mark.parametrize("of_a", list(packed_operands()))
+def test_operands_that_are_packed_first(device: cudakit.Device, of_a: Layout) -> None:
+    """Rows that are reversed, the same, or overlap, have padding of odd length, or begin at an odd place; batches at
+    odd places or in reverse order."""
+    *batch, m, k = of_a.shape
+    n = 24
+    turned = Layout((*batch, k, m), (*of_a.strides[:-2], *of_a.strides[-2:][::-1]), of_a.lead, of_a.dtype)
+    cases = (
+        Case((of_a, contiguous((k, n), 0, "bfloat16")), Integers(), contiguous((*batch, m, n), 0, "bfloat16")),
+        Case((contiguous((n, k), 0, "bfloat16"), turned), Integers(), contiguous((*batch, n, m), 0, "bfloat16")),
+    )
+    for case in cases:
+        refused = run_case(device, FAMILY, split_k, case)
+        assert isinstance(refused, Unsupported)
+        of_rows = (
+            r"[AB] begins at a multiple of \d+ bytes and has rows .* apart: needs a multiple of 16 bytes, and rows "
+        )
+        assert re.match(rf"{of_rows}|the batches of [AB] are .* apart: needs 0 or a positive", refused.reason)
+        assert refused.reason.endswith('pass variant="auto", which packs such operands')
+        expect(device, replace(packed_tiles, rounding=0.0), case)
+        verdict = run_case(device, FAMILY, None, case)
+        assert not isinstance(verdict, Unsupported)
+        assert verdict.ok, verdict.why
 
 
 @pytest.mark.parametrize("reverse", quick([(-1, 1), (1, -1), (-1, -1)], (-1, -1)), ids=str)
@@ -443,19 +512,20 @@ def test_a_reversed_output(device: cudakit.Device, tile: Any, reverse: tuple[int
 
 @most_kinds
 @pytest.mark.parametrize("shared", ["a", "b", "neither"])
-@pytest.mark.parametrize("more", [0, 8, 1], ids=["dense", "aligned", "odd"])
-def test_batches(device: cudakit.Device, tile: Any, shared: str, more: int) -> None:
-    """A matrix for all batches, as a 2-D array or by a stride of 0; batches at aligned and at odd places."""
-    batch, m, n, k = 3, 72, 64, 400
+@pytest.mark.parametrize(("more", "odd"), [(0, 0), (8, 0), (8, 3)], ids=["dense", "apart", "odd rows"])
+def test_batches(device: cudakit.Device, tile: Any, shared: str, more: int, odd: int) -> None:
+    """A matrix for all batches, as a 2-D array or by a stride of 0; with and without elements between batches."""
+    batch, m, n, k = 3, 72, 64 + odd, 400 + odd
 
     def stacked(rows: int, cols: int, mine: bool) -> tuple[Layout, ...]:
         if mine:
             return contiguous((rows, cols), 0, "float16"), Layout((batch, rows, cols), (0, cols, 1), 0, "float16")
-        return (Layout((batch, rows, cols), (rows * cols + more, cols, 1), 0, "float16"),)
+        step = -(-rows * cols // 8) * 8 + more
+        return (Layout((batch, rows, cols), (step, cols, 1), 0, "float16"),)
 
-    if isinstance(tile, Tile) and more == 1:
-        pytest.skip("tensor copies cannot read batches at odd places")
-    out = stacked(m, n, False)[0]
+    if isinstance(tile, Tile) and odd:
+        pytest.skip("such operands are gathered")
+    out = contiguous((batch, m, n), 0, "float16")
     for a, b in itertools.product(stacked(m, k, shared == "a"), stacked(k, n, shared == "b")):
         if len(a.shape) + len(b.shape) > 4:
             expect(device, own(tile), Case((a, b), Integers(), out))
@@ -467,7 +537,7 @@ def test_batches_in_other_orders(device: cudakit.Device, tile: Any, strides: tup
     """From the last one to the first; row by row of all batches; neighbouring elements are of different batches."""
     operands = (contiguous((3, 70, 40), 0, "float16"), contiguous((40, 80), 0, "float16"))
     expect(device, own(tile), Case(operands, Integers(), Layout((3, 70, 80), strides, 0, "float16")))
-    if strides[-1] == 1 and (strides[0] > 0 or isinstance(tile, Split)):
+    if strides[-1] == 1 and strides[0] > 0:
         of_a = (Layout((3, 70, 80), strides, 0, "float16"), contiguous((80, 16), 0, "float16"))
         expect(device, own(tile), Case(of_a, Integers(), contiguous((3, 70, 16), 0, "float16")))
 
@@ -579,7 +649,7 @@ def test_the_moments_at_which_copies_complete_do_not_matter(tile: Any, seed: int
     with cudakit.Device("sim", fresh=True, order="random", seed=seed) as device:
         for aligned in ((True, True), (True, False), (False, False)):
             if isinstance(tile, Split) or all(aligned):
-                operands = (pitched(rows, m, k, aligned[0]), pitched(columns, k, n, aligned[1]))
+                operands = (loaded(rows, m, k, aligned[0]), loaded(columns, k, n, aligned[1]))
                 expect(device, own(tile, sms=2), Case(operands, Integers(seed), contiguous((m, n), 0, "bfloat16")))
 
 
@@ -594,15 +664,18 @@ def test_any_problem_is_right(device: cudakit.Device, variant: Variant[Any]) -> 
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
-@pytest.mark.parametrize(("lead", "gap"), [(0, 8), (1, 7), pytest.param(0, 3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("k", "lead", "gap"),
+    [(1096, 0, 8), (1091, 0, 0), (1096, 1, 7), pytest.param(1096, 0, 3, marks=pytest.mark.long)],
+)
 def test_later_calls_use_their_own_arrays_and_numbers(
-    device: cudakit.Device, variant: Variant[Any], lead: int, gap: int
+    device: cudakit.Device, variant: Variant[Any], k: int, lead: int, gap: int
 ) -> None:
     """The second and later calls of a kind reuse the launches of the first: the maps have new addresses, and alpha,
     beta and scale new values."""
-    if variant is tiles and (lead or gap % 8):
-        pytest.skip("tensor copies cannot read the operand")
-    k, m, n = 1096, 72, 40
+    if (variant is tiles and k % 8) or (variant is not packed_tiles and (lead or gap % 8)):
+        pytest.skip("the kernel cannot load the operand")
+    m, n = 72, 40
     wide = [device.array(Integers(seed)((m + 1, k + lead + gap)).astype(np.float16)) for seed in range(3)]
     columns_of = [device.array(Integers(seed)((k, n)).astype(np.float16)) for seed in (4, 5, 6)]
     first = Integers(7)((m, n))
@@ -622,9 +695,9 @@ def test_a_later_call_with_an_unaligned_operand(device: cudakit.Device, variant:
     a, b = Integers()((72, 144)).astype(np.float16), Integers(2)((144, 24)).astype(np.float16)
     of_a, of_b = device.array(a), device.array(b)
     for first in (0, 8, 1, 0, 3):
-        if variant is tiles and first % 8:
-            with pytest.raises(cudakit.UnsupportedVariant, match=r"tensor copies cannot read A: .* pass variant"):
-                ops.gemm(of_a[:, first : first + 128], of_b[first : first + 128], variant="tiles")
+        if variant is not packed_tiles and first % 8:
+            with pytest.raises(cudakit.UnsupportedVariant, match=r"A begins at a multiple of 2 bytes .* pass variant"):
+                ops.gemm(of_a[:, first : first + 128], of_b[first : first + 128], variant=variant.name)
             continue
         made = ops.gemm(of_a[:, first : first + 128], of_b[first : first + 128], variant=variant.name)
         exact = a[:, first : first + 128].astype(np.float32) @ b[first : first + 128].astype(np.float32)
@@ -737,6 +810,26 @@ def test_products_are_not_serialised(
         assert used.spill_stores <= (64 if full else 0), launch.entry
 
 
+@pytest.mark.parametrize("tile", quick(SPLIT_TABLE, SPLIT_TABLE[0]), ids=named)
+@pytest.mark.parametrize(("left", "right"), list(itertools.product([True, False], repeat=2)))
+@pytest.mark.parametrize("aligned", quick([(False, False), (True, False), (False, True)], (False, False)))
+def test_products_of_gathered_operands_are_not_serialised(
+    shared_sim: cudakit.Device, tile: Split, left: bool, right: bool, aligned: tuple[bool, bool]
+) -> None:
+    """Nor spill registers. left, right: whether A and B are contiguous along k."""
+    p = problem_of(shared_sim, 1027, 1027, 1027)
+    strides = [(1032 if each else 1027, 1) for each in aligned]
+    a, b = strides[0] if left else strides[0][::-1], strides[1][::-1] if right else strides[1]
+    p = replace(p, a=replace(p.a, row=a[0], col=a[1]), b=replace(p.b, row=b[0], col=b[1]))
+    layout = layout_of(p)
+    assert isinstance(layout, OperandLayout)
+    assert (layout.a.tensor, layout.b.tensor) == aligned
+    (launch,) = several(tile.launch(p, layout))
+    compiled = cache.compiled(FAMILY.request(shared_sim, split_k, launch))
+    assert not re.search(r"C75\d\d|serialized|ignored", compiled.log)
+    assert compiled.resources[compiled.lowered[launch.entry]].spill_stores == 0
+
+
 # Choice ---------------------------------------------------------------------------------------------------------------
 
 
@@ -828,6 +921,11 @@ def test_unsupported_problems_are_refused_with_the_reason(shared_sim: cudakit.De
     if variant is not packed_tiles:
         with pytest.raises(cudakit.UnsupportedVariant, match="neither axis of B is contiguous"):
             variant.launches(replace(p, b=replace(p.b, col=2)))
+        with pytest.raises(cudakit.UnsupportedVariant, match=r"A begins at a multiple of 2 bytes .* needs a multiple"):
+            variant.launches(replace(p, a=replace(p.a, alignment=2)))
+        long = replace(p, k=2**28 + 1, a=replace(p.a, row=2**28 + 1))
+        with pytest.raises(cudakit.UnsupportedVariant, match=r"adjoin \(of at most 268435424 elements\) or"):
+            variant.launches(long)
     assert "needs sm_90a itself" in (variant.refusal(p, "sm_100a") or "")
 
 
