@@ -166,8 +166,8 @@ struct Span {
 // per ROWS lines, a power of two up to 8. COLUMNS: how B's columns are staged.
 //
 // grid: (ceil(m / (8 / group * ROWS)) * batches, splits), block: 256, shared: SMALL * (chunk + 8) * 2 bytes
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int SMALL, int ROWS,
-    int VEC, bool SHIFT, int COLUMNS, int MODE>
+template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int SMALL, int ROWS, int VEC,
+    bool SHIFT, int COLUMNS, int MODE>
 __global__ void __launch_bounds__(256, SHIFT || SMALL > 2 ? 2 : 5 - SMALL) gemv_rows(const T* a, const T* b, const R* c,
     R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
