@@ -19,9 +19,14 @@
 #include "../common/dependent.cuh"
 #include "warpgroup_tile.cuh"
 
-// The tensor cores truncate each sum, so the error of a sum grows faster than its terms. If the output is float, chains
-// of so many steps are added up in float.
+// The tensor cores truncate each sum, so the error of a sum grows faster than its terms. Chains of so many steps are
+// added up in float, unless the rounding of the output, to bfloat16, is larger than such errors.
 constexpr int kChain = 64;
+template <class R>
+constexpr bool kInChains = true;
+template <>
+constexpr bool kInChains<__nv_bfloat16> = false;
+
 constexpr int kAhead = 3;  // steps whose rows are copied to raw memory ahead
 
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
@@ -108,7 +113,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
     constexpr int kRing = STAGES * Load::kStage;
-    constexpr bool kChains = sizeof(R) == 4;
+    constexpr bool kChains = kInChains<R>;
     extern __shared__ __align__(1024) char shared[];
     char* const raw = shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes);
     uint64* const full = reinterpret_cast<uint64*>(raw + kAhead * Load::kRaw);
