@@ -39,7 +39,6 @@ from cudakit.family import (
     Family,
     Launch,
     Scalar,
-    TensorMapSlot,
     alignment,
     apply,
     ceil_div,
@@ -192,7 +191,7 @@ def _tiles_of(p: GemmProblem, layout: Layout) -> Iterator[GroupedTile]:
     for tile in TILES:
         if tile.turns and tile.bn > _MOST_WITH_BIAS and p.bias:
             continue
-        tailed = GroupedTile(**vars(tile.with_tail(p, layout)))
+        tailed = tile.with_tail(p, layout)
         for each in (tile, tailed) if tailed.tail else (tile,):
             if each.fits(p, layout) and each.shared(layout) + _LISTS * (p.batch + 1) <= p.shared:
                 yield each
@@ -218,20 +217,17 @@ def tile_launch(problem: GroupedProblem, p: GemmProblem, layout: Layout, tile: G
         return f"at most {most} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
     item = memory.as_dtype(p.result).itemsize
     of_output = p if p.d.batch else replace(p, batch=1)
-    maps: list[TensorMapSlot | None] = gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.bn)
-    maps.append(gemm_hopper_tiles.operand_maps(p, layout, tile.bm, tile.tail)[1] if tile.tail else None)
+    maps = tile.maps(p, layout)
     maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
     each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
     vector = gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
-    shape = f"Shape<{tile.bm}, {tile.bn}, {tile.tail}, {tile.tall}, {tile.groups}, {cpp_bool(tile.turns)}, "
-    shape += f"{tile.stages}, {tile.shares}, {tile.buffers}, {tile.batch}, {tile.band}>"
     flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
     return Launch(
         min(tiles, p.sms),
         (tile.groups + 1) * gemm_hopper_tiles.GROUP,
         (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
         tile.shared(layout) + _LISTS * (problem.groups + 1),
-        f"grouped<{', '.join((*_types(p), shape, *flags, *_epilogue(p)))}>",
+        f"grouped<{', '.join((*_types(p), tile.constant, *flags, *_epilogue(p)))}>",
         programmatic=True,
         source=GROUPED,
     )

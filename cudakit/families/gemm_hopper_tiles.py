@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Self
 
 from cudakit.families.gemm_problem import (
     GemmProblem,
@@ -239,7 +240,7 @@ class Tile:
     tail: int = 0
     tall: int = 1
 
-    def with_tail(self, p: GemmProblem, layout: Layout) -> Tile:
+    def with_tail(self, p: GemmProblem, layout: Layout) -> Self:
         """Return this tile with tail tiles for the columns of a problem that remain after whole ones, if there are any
         of both."""
         tail = ceil_div(p.n % self.bn, _TAILS) * _TAILS
@@ -297,17 +298,25 @@ class Tile:
             return False  # lanes store rows
         return p.sms >= self.shares
 
+    @property
+    def constant(self) -> str:
+        """Its template argument, the Shape of persistent_tile.cuh."""
+        shape = f"{self.bm}, {self.bn}, {self.tail}, {self.tall}, {self.groups}, {cpp_bool(self.turns)}"
+        return f"Shape<{shape}, {self.stages}, {self.shares}, {self.buffers}, {self.batch}, {self.band}>"
+
+    def maps(self, p: GemmProblem, layout: Layout) -> list[TensorMapSlot | None]:
+        """Return the tensor maps of A, of B for whole tiles, and of B for tail tiles, None if there are none."""
+        of_tail = operand_maps(p, layout, self.bm, self.tail, self.shares)[1] if self.tail else None
+        return [*operand_maps(p, layout, self.bm, self.bn, self.shares), of_tail]
+
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:
         """Return the launch for a problem that it fits."""
-        shape = f"Shape<{self.bm}, {self.bn}, {self.tail}, {self.tall}, {self.groups}, {cpp_bool(self.turns)}, "
-        shape += f"{self.stages}, {self.shares}, {self.buffers}, {self.batch}, {self.band}>"
         item = memory.as_dtype(p.result).itemsize
-        maps = operand_maps(p, layout, self.bm, self.bn, self.shares)
-        maps.append(operand_maps(p, layout, self.bm, self.tail, self.shares)[1] if self.tail else None)
+        maps = self.maps(p, layout)
         maps.append(output_map(p, layout, self.bn) if layout.tensor else None)
         flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
         bias, *epilogue = epilogue_constants(p).split(", ")
-        constants = (CPP[p.dtype], CPP[p.result], bias, shape, *map(cpp_bool, flags), *epilogue)
+        constants = (CPP[p.dtype], CPP[p.result], bias, self.constant, *map(cpp_bool, flags), *epilogue)
         return Launch(
             self.blocks(p),
             (self.groups + 1) * GROUP,

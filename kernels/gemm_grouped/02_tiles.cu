@@ -2,10 +2,10 @@
 // device makes from the groups' sizes, persistent blocks compute their share as in gemm_half/12_tiles.cu.
 //
 // Parameters: tensor maps of A, of B for whole tiles, of B for tail tiles and of D, with boxes as in
-// gemm_half/12_tiles.cu (the last two are not used if there are no tail tiles, or not TENSOR_D); `sizes`, `step`: see
-// Groups, with `step` elements between two sizes; a_each, b_each, d_each: 1 if a group has its own batch of the tensor
-// map, 0 if all groups share one; D and its strides; the rows of A (masked: of a group), n, k and alpha; the bias per
-// group and column. `vector`: see Output. k is at least 1.
+// gemm_half/12_tiles.cu. Without tail tiles, the third map is not used; without TENSOR_D, the fourth. `sizes`, `step`:
+// see Groups, with `step` elements between two sizes; a_each, b_each, d_each: 1 if a group has its own batch of the
+// tensor map, 0 if all groups share one; D and its strides; the rows of A (masked: of a group), n, k and alpha; the
+// bias per group and column. `vector`: see Output. k is at least 1.
 //
 // The columns after a group's last whole tile are tail tiles. They follow the group's whole ones, which had the same
 // rows of A; a tall one takes about as long as a whole one.

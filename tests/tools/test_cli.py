@@ -201,11 +201,11 @@ def test_check_runs_a_declared_kernel_on_the_simulated_device(capsys):
 
 
 def test_check_leaves_out_architectures_that_no_variant_of_a_file_supports(capsys):
-    status, out, _ = run(capsys, "check", "gemm_half/05_wgmma.cu", "--examples", "3")
+    # other seeds may draw problems that the kernel refuses
+    status, out, _ = run(capsys, "check", "gemm_half/05_wgmma.cu", "--examples", "3", "--seed", "1")
     assert status == 0
     assert re.search(r"05_wgmma\.cu for sm_80: not compiled, needs sm_90a itself", out)
-    # each run draws others, of which the kernel may refuse some
-    assert re.search(r"gemm_half/wgmma on Simulated H200 \(sm_90a\): \d+ problems, 3 runs", out)
+    assert "gemm_half/wgmma on Simulated H200 (sm_90a): 3 problems, 3 runs" in out
     status, _, err = run(capsys, "check", "gemm_half/05_wgmma.cu", "--examples", "3", "--arch", "sm_80")
     assert status != 0, err
 
