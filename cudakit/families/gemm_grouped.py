@@ -215,17 +215,15 @@ def tile_launch(problem: GroupedProblem, p: GemmProblem, layout: Layout, tile: G
     tiles, most = tile.most(problem), _MOST - 2 * p.sms  # a warpgroup's next tile is an int
     if tiles > most:
         return f"at most {most} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
-    item = memory.as_dtype(p.result).itemsize
     of_output = p if p.d.batch else replace(p, batch=1)
     maps = tile.maps(p, layout)
     maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
     each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
-    vector = gemm_hopper_tiles.vector_store(of_output, layout, 8 // item)
     flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
     return Launch(
         min(tiles, p.sms),
         (tile.groups + 1) * gemm_hopper_tiles.GROUP,
-        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p), vector),
+        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p)),
         tile.shared(layout) + _LISTS * (problem.groups + 1),
         f"grouped<{', '.join((*_types(p), tile.constant, *flags, *_epilogue(p)))}>",
         programmatic=True,

@@ -41,15 +41,15 @@ SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile;
 # The model of times ---------------------------------------------------------------------------------------------------
 
 # us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; MB of
-# output, again if its rows are not whole sectors; steps of 64 k of all rounds of tiles; their area, in 128 x 128; the
-# same times the share of busy multiprocessors (more of them have a lower clock); the same in clusters; hundreds of
-# lines per step, by how they are loaded.
+# output, again if its rows are not whole sectors; the area of all rounds of tiles, in 128 x 128, if lanes store them;
+# steps of 64 k of all rounds; their area; the same times the share of busy multiprocessors (more of them have a lower
+# clock); the same in clusters; hundreds of lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
 # rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
 # multiprocessor, the area of steps times the share of busy multiprocessors, and lines as above; MB of A and B.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (3.885, 0.1324, 0.2534, 0, 0.2042, 0.07017, 0.001586, 0.02287, 0.0697, 0),
-    "shared": (3.862, 0.1875, 0.1528, 0.05377, 0.07721, 0.1028, 0.02122, 0.05779, 0.09629, 0),
+    "turns": (3.885, 0.1324, 0.2534, 0.3, 0, 0.2042, 0.07017, 0.001586, 0.02287, 0.0697, 0),
+    "shared": (3.862, 0.1875, 0.1528, 0.3, 0.05377, 0.07721, 0.1028, 0.02122, 0.05779, 0.09629, 0),
     "split": (0, 0.5448, 1.557, 0.3534, 2.987, 0.5266, 0.03796, 0.1932, 0.03693, 0.08566, 0.653, 0.1664),
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
@@ -105,11 +105,16 @@ def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
 def tiles_of(p: GemmProblem, layout: Layout) -> Iterator[Tile]:
     """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles. If all rows are whole
     lines of L2, sharing them in clusters costs more than it saves."""
+    found = set()
     for tile in TILE_TABLE:
         if tile.shares > 1 and layout.a.whole and layout.b.whole:
             continue
-        yield tile
-        tailed = tile.with_tail(p, layout)
+        plain = tile if layout.tensor else tile.stored_by_lanes(p, layout)
+        if plain in found:
+            continue
+        found.add(plain)
+        yield plain
+        tailed = plain.with_tail(p, layout)
         if tailed.tail:
             yield tailed
 
@@ -181,7 +186,7 @@ def split_k(problem: GemmProblem) -> tuple[Launch, ...] | str:
 @variant(TILES, since="sm_90a")
 def packed_tiles(problem: GemmProblem) -> tuple[Launch, ...] | str:
     """operands that tensor copies cannot read are copied to aligned scratch memory once"""
-    packing = _packing(problem)
+    packing = packing_for(problem)
     applied = packing.applied(problem)
     choice = _best_packed(applied)
     if isinstance(choice, str):
@@ -197,7 +202,12 @@ def packs(packing: gemm_packed.Packing, p: GemmProblem) -> tuple[Launch, ...]:
     return tuple(replace(each, programmatic=True) for each in gemm_packed.pack_launches(packing, p))
 
 
-def _packing(p: GemmProblem) -> gemm_packed.Packing:
+def packing_us(packing: gemm_packed.Packing) -> float:
+    """Return the modelled time of the launch that packs operands, which reads and writes them."""
+    return PACK_US + 2 * ITEM * packing.end / PACK_BYTES_PER_US
+
+
+def packing_for(p: GemmProblem) -> gemm_packed.Packing:
     """Return how the operands are packed: those that do not consist of aligned 16-byte pieces, and those whose pieces
     the kernels cannot load, such as rows in reverse order."""
     of_a, of_b = (
@@ -224,9 +234,9 @@ def choose(problem: GemmProblem) -> str:
             times[name] = choice.us
     if "split_k" in times and min(problem.m, problem.n) <= _NARROW:
         times.pop("tiles", None)
-    packing = _packing(problem)
+    packing = packing_for(problem)
     if packing.packed:
         packed = _best_packed(packing.applied(problem))
         if isinstance(packed, Choice):
-            times["packed_tiles"] = packed.us + PACK_US + 2 * ITEM * packing.end / PACK_BYTES_PER_US
+            times["packed_tiles"] = packed.us + packing_us(packing)
     return min(times, key=lambda name: times[name]) if times else ""

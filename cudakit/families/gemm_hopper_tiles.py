@@ -26,7 +26,7 @@ _BUFFER = 8192  # bytes per buffer of a store
 BARRIERS = 16  # bytes per stage
 _SUPER = 8  # rows of a super row: whole 16-byte pieces at any length of the rows
 _RAW_ROW = (DEPTH + _SUPER) * ITEM  # bytes of a row in raw memory
-_AHEAD, _GATHERED_STAGES = 3, 3  # tiles in raw memory, and stages of the ring, if an operand is gathered
+_AHEAD, _GATHERED_STAGES = 3, 3  # at most: tiles in raw memory, and stages of the ring, if an operand is gathered
 _TAILS = 32  # the columns of tail tiles are a multiple: each one is another kernel to compile
 _LOAD = 75  # outputs whose products for a k take as long as loading a line of both operands
 _MOST = 2**31 - 1  # tiles or blocks
@@ -131,16 +131,6 @@ def layout_of(p: GemmProblem) -> Layout | str:
     along, step, extent = (p.d.row, p.d.col, p.m) if by_columns else (p.d.col, p.d.row, p.n)
     tensor = p.d.pieces(along, step, extent, p.batch, item) and step >= extent and (p.batch == 1 or p.d.batch > 0)
     return Layout(a, b, by_columns, tensor, tensor and step * item % 32 == 0)
-
-
-def vector_store(p: GemmProblem, layout: Layout, width: int) -> int:
-    """Return 1 if the output's contiguous axis consists of aligned vectors of `width` elements, else 0."""
-    d = p.d
-    along, step, extent = (d.row, d.col, p.m) if layout.by_columns else (d.col, d.row, p.n)
-    item = memory.as_dtype(p.result).itemsize
-    aligned = d.alignment == 16 or d.alignment >= width * item
-    strides = (step, extent, d.batch if p.batch > 1 else 0)
-    return int(along == 1 and aligned and not any(stride % width for stride in strides))
 
 
 def _map(
@@ -252,6 +242,16 @@ class Tile:
                 return tall
         return replace(self, tail=tail)
 
+    def stored_by_lanes(self, p: GemmProblem, layout: Layout) -> Self:
+        """Return this tile with two buffers per consumer, as lanes store short rows slowly, and as many stages of the
+        ring as then fit."""
+        if self.buffers > 1:
+            return self
+        tile = replace(self, buffers=2)
+        while tile.shared(layout) > p.shared and tile.stages > 1:
+            tile = replace(tile, stages=tile.stages - 1)
+        return tile
+
     def _stage(self, layout: Layout) -> int:
         """Bytes of a stage of the ring."""
         whole = layout.a.bytes(self.bm) + layout.b.bytes(self.bn)
@@ -311,7 +311,6 @@ class Tile:
 
     def launch(self, p: GemmProblem, layout: Layout) -> Launch:
         """Return the launch for a problem that it fits."""
-        item = memory.as_dtype(p.result).itemsize
         maps = self.maps(p, layout)
         maps.append(output_map(p, layout, self.bn) if layout.tensor else None)
         flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
@@ -320,7 +319,7 @@ class Tile:
         return Launch(
             self.blocks(p),
             (self.groups + 1) * GROUP,
-            (*filled(maps), *arguments(p), *epilogue_arguments(p), vector_store(p, layout, 8 // item)),
+            (*filled(maps), *arguments(p), *epilogue_arguments(p)),
             self.shared(layout),
             f"tiles<{', '.join(constants)}>",
             cluster=self.shares if self.shares > 1 else None,
@@ -341,14 +340,15 @@ class Tile:
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
         output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
         lines = _lines(layout, self.bm, self.bn / self.shares)
-        fixed = (1, output, 0 if layout.whole else output, steps, steps * area)
+        lanes = 0 if layout.tensor else rounds * area
+        fixed = (1, output, 0 if layout.whole else output, lanes, steps, steps * area)
         return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
 
 
 @dataclass(frozen=True)
 class Split:
     """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of `splits` clusters share, and a ring of
-    `stages`, or fewer if an operand is gathered."""
+    `stages`, or fewer if an operand is gathered or a block has few steps."""
 
     groups: int
     bn: int
@@ -365,17 +365,23 @@ class Split:
         """The pieces of a tile's k."""
         return self.cluster * self.splits
 
-    def shared(self, layout: Layout) -> int:
-        """Bytes of shared memory: the ring, or the sums after it was used, and raw memory."""
-        stages = self.ring(layout)
+    def shared(self, p: GemmProblem, layout: Layout) -> int:
+        """Bytes of shared memory: the ring and raw memory, or the sums, which overwrite them."""
+        stages = self.ring(p, layout)
+        ahead = min(_AHEAD, stages) if layout.gathers else 0
         ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
+        raw = ahead * (layout.a.raw(self.bm) + layout.b.raw(self.bn))
         sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
-        raw = _AHEAD * (layout.a.raw(self.bm) + layout.b.raw(self.bn) + BARRIERS // 2) if layout.gathers else 0
-        return max(ring, sums) + stages * BARRIERS + raw
+        return max(ring + raw, sums) + stages * BARRIERS + ahead * BARRIERS // 2
 
-    def ring(self, layout: Layout) -> int:
-        """The stages of its ring."""
-        return min(self.stages, _GATHERED_STAGES) if layout.gathers else self.stages
+    def steps(self, p: GemmProblem) -> int:
+        """The steps of 64 k of a block, or of the one with most of them."""
+        return ceil_div(ceil_div(p.k, DEPTH), self.pieces)
+
+    def ring(self, p: GemmProblem, layout: Layout) -> int:
+        """The stages of its ring: no more than are filled, in few sizes, as each one is another kernel."""
+        most = min(self.stages, _GATHERED_STAGES) if layout.gathers else self.stages
+        return next((stages for stages in (1, 2, 4) if self.steps(p) <= stages < most), most)
 
     def count(self, p: GemmProblem) -> int:
         """Tiles of all batches."""
@@ -384,11 +390,11 @@ class Split:
     def fits(self, p: GemmProblem, layout: Layout) -> bool:
         """Whether its kernel supports a problem: every piece of k has a step."""
         blocks = self.count(p) * self.pieces
-        return self.shared(layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, DEPTH)
+        return self.shared(p, layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, DEPTH)
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(layout)}, {self.cluster}>"
+        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(p, layout)}, {self.cluster}>"
         maps = any_operand_maps(p, layout, self.bm, self.bn)
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
@@ -396,12 +402,12 @@ class Split:
         flags = (layout.a.along_k, layout.b.along_k, layout.a.tensor, layout.b.tensor, layout.by_columns, split)
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
-        tail = (*epilogue_arguments(p), vector_store(p, layout, 4), parts, self.splits)
+        tail = (*epilogue_arguments(p), parts, self.splits)
         main = Launch(
             self.count(p) * self.pieces,
             (self.groups + 1) * GROUP,
             (*filled(maps), *arguments(p), *tail),
-            self.shared(layout),
+            self.shared(p, layout),
             f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
             scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
             cluster=self.cluster if self.cluster > 1 else None,
@@ -427,11 +433,13 @@ class Split:
     def terms(self, p: GemmProblem, layout: Layout) -> tuple[float, ...]:
         """Return the terms of the modelled time, which COEFFICIENTS multiply; see there."""
         blocks = self.count(p) * self.pieces
-        resident = max(1, min(_SHARED_PER_SM // (self.shared(layout) + 1024), 2048 // ((self.groups + 1) * GROUP)))
+        threads = (self.groups + 1) * GROUP
+        registers = 64 if self.bn <= 64 else 112  # about as many per thread, also of gathered operands
+        resident = max(1, min(_SHARED_PER_SM // (self.shared(p, layout) + 1024), 65536 // (threads * registers)))
         slots = int(p.sms * CLUSTER_SHARE[self.cluster]) // self.cluster * self.cluster * resident
         rounds = ceil_div(blocks, max(1, slots))
         each = ceil_div(blocks, p.sms)  # blocks of a multiprocessor
-        steps = ceil_div(ceil_div(p.k, DEPTH), self.pieces)
+        steps = self.steps(p)
         area = self.bm * self.bn / 16384
         work = each * steps
         busy = blocks / (each * p.sms)

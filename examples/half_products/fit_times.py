@@ -21,7 +21,6 @@ import numpy as np
 import cudakit
 from cudakit.compile import cache, compiler
 from cudakit.families import gemm_hopper as hopper
-from cudakit.families import gemm_packed
 from cudakit.families.gemm_half import FAMILY
 from cudakit.families.gemm_problem import GemmProblem, Operand
 from cudakit.family import IN, OUT
@@ -44,8 +43,8 @@ def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
 
 
 def candidates(problem, rng):
-    """Return (turned, tile, side, layout) of CANDIDATES tiles: those whose modelled time is the shortest, and some
-    others that take at most twice as long."""
+    """Return (turned, tile, side, layout) of at most CANDIDATES tiles: those whose modelled time is the shortest, and
+    some others that take at most twice as long."""
     found = []
     for turned, side, layout in hopper.sides(problem):
         for tile in (*hopper.tiles_of(side, layout), *hopper.splits_of(side)):
@@ -58,9 +57,9 @@ def candidates(problem, rng):
     return [*first, *(rest[index] for index in others)]
 
 
-def launches_of(tile, side, layout):
-    made = tile.launch(side, layout)
-    return made if isinstance(made, tuple) else (made,)
+def launches_of(tile, side, layout, used):
+    """Return the launches of a tile; used: bytes of scratch memory that packed operands use."""
+    return tile.launch(side, layout, used) if isinstance(tile, hopper.Split) else (tile.launch(side, layout),)
 
 
 def measure(args):
@@ -69,6 +68,7 @@ def measure(args):
     rng = np.random.default_rng(args.seed)
     shapes = drawn(args.whole, 64, [1024] * 3, rng) + drawn(args.shapes, 8, [16] * 3, rng)
     shapes += drawn(args.unaligned, 1, [16] * 3, rng) + drawn(args.long, 8, [16, 16, 4096], rng, [512, 512, 131072])
+    shapes += drawn(args.short, 1, [16] * 3, rng, [16384, 16384, 128])
     rng.shuffle(shapes)
     device = cudakit.Device(0)
     stream = device.stream()
@@ -89,17 +89,19 @@ def measure(args):
             exact = sets[0][2].float().clone()
         arrays = [tuple(device.wrap(x, stream=stream) for x in each) for each in sets]
         problem = FAMILY.problem_of(arrays[0][:2], arrays[0][2])
-        chosen = candidates(problem, rng)
-        packing = gemm_packed.packing_of(problem, along_k=True, keep=True)
+        chosen = [(False, *each) for each in candidates(problem, rng)]
+        packing = hopper.packing_for(problem)
+        used = 2 * packing.end
         if packing.packed:
+            chosen += [(True, *each) for each in candidates(packing.applied(problem), rng)]
             packs = hopper.packs(packing, problem)
-            space = device.empty(2 * packing.end, np.uint8, stream=stream)
+            space = device.empty(used, np.uint8, stream=stream)
             kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
             keywords = FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], space)
             run = kernel.prepare(**keywords).launch
             us = timer.time([lambda run=run: run(stream)]).median * 1e3
-            samples.append({"packed_bytes": 2 * packing.end, "us": us, "shape": shape})
-        wanted = {(launch.source, launch.entry): launch for each in chosen for launch in launches_of(*each[1:])}
+            samples.append({"packed_bytes": used, "us": us, "shape": shape})
+        wanted = {(launch.source, launch.entry): launch for each in chosen for launch in launches_of(*each[2:], used)}
         with concurrent.futures.ThreadPoolExecutor(12) as pool:  # compile
             list(
                 pool.map(
@@ -109,21 +111,27 @@ def measure(args):
                     wanted.values(),
                 )
             )
-        for turned, tile, side, layout in chosen:
-            launches = launches_of(tile, side, layout)
-            scratch = FAMILY.scratch(device, launches, stream)
+        for packed, turned, tile, side, layout in chosen:
+            launches = launches_of(tile, side, layout, used)
+            most = max(used, *(each.scratch for each in launches))
+            scratch = device.empty(most, np.uint8, stream=stream) if most else None
             runs = []
             for a, b, out in arrays:
                 kernels = [
                     FAMILY.kernel(device, variants[each.source], each).prepare(
                         **FAMILY.keywords(
-                            each, FAMILY.kernel(device, variants[each.source], each), side, (a, b), out, scratch
+                            each, FAMILY.kernel(device, variants[each.source], each), problem, (a, b), out, scratch
                         )
                     )
                     for each in launches
                 ]
                 runs.append(lambda kernels=kernels: [kernel.launch(stream) for kernel in kernels])
             with torch.cuda.stream(external):
+                if packed:
+                    kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
+                    kernel.prepare(
+                        **FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], scratch)
+                    ).launch(stream)
                 sets[0][2].fill_(math.nan)
                 runs[0]()
                 stream.synchronize()
@@ -135,7 +143,7 @@ def measure(args):
             us = timer.time(runs).median * 1e3
             samples.append(
                 {
-                    "shape": shape, "turned": turned, "us": us, "cublas_us": cublas,
+                    "shape": shape, "packed": packed, "turned": turned, "us": us, "cublas_us": cublas,
                     "tile": [type(tile).__name__, asdict(tile)],
                 }
             )  # fmt: skip
@@ -143,7 +151,7 @@ def measure(args):
         if mine:
             best = min(mine, key=lambda each: each["us"])
             first = next(
-                (each for each in mine if each["tile"] == [type(chosen[0][1]).__name__, asdict(chosen[0][1])]), best
+                (each for each in mine if each["tile"] == [type(chosen[0][2]).__name__, asdict(chosen[0][2])]), best
             )
             name, fields = best["tile"]
             words = " ".join(str(value) for value in fields.values())
@@ -187,35 +195,41 @@ def fit(args):
     if len(packs):
         start, per_byte = not_negative(packs[:, :2], packs[:, 2], np.ones(len(packs)))
         print(f"PACK_US, PACK_BYTES_PER_US = {start:.3g}, {1 / per_byte:.3g}")
+    packing_us = {tuple(each["shape"]): each["us"] for each in samples if "packed_bytes" in each}
+    samples = [each for each in samples if "tile" in each]
+    for each in samples:
+        each["whole_us"] = each["us"] + (packing_us[tuple(each["shape"])] if each["packed"] else 0)
     fastest = {}
     for each in samples:
-        if "tile" in each:
-            shape = tuple(each["shape"])
-            fastest[shape] = min(fastest.get(shape, math.inf), each["us"])
+        shape = tuple(each["shape"])
+        fastest[shape] = min(fastest.get(shape, math.inf), each["whole_us"])
     for each in samples:
-        if "tile" not in each:
-            continue
         name, fields = each["tile"]
         tile = getattr(hopper, name)(**fields)
         problem = problem_like(each["shape"])
+        packing = hopper.packing_for(problem)
+        packed_us = hopper.packing_us(packing) if each["packed"] else 0
+        if each["packed"]:
+            problem = packing.applied(problem)
         side = problem.turned if each["turned"] else problem
         layout = hopper.layout_of(side)
         moved = hopper.moved_us(side)
         chosen_from = hopper.splits_of(side) if tile.kind == "split" else hopper.tiles_of(side, layout)
         if tile not in chosen_from:
             continue
-        groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], moved, each))
+        groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], moved, packed_us, each))
     modelled = {}
     for kind, rows in groups.items():
         bound = [row for row in rows if row[1] > 1.15 * row[2]]  # others are bound by memory
         terms, times = np.array([row[0] for row in bound]), np.array([row[1] for row in bound])
         # tiles that are nearly the fastest matter most
-        weights = np.array([(fastest[tuple(row[3]["shape"])] / row[1]) ** 2 for row in bound])
+        weights = np.array([(fastest[tuple(row[-1]["shape"])] / row[-1]["whole_us"]) ** 2 for row in bound])
         found = not_negative(terms, times, weights)
         print(f'    "{kind}": ({", ".join(f"{value:.4g}" for value in found)}),')
         for row in rows:
-            estimate = max(float(np.dot(found, row[0])), row[2])
-            modelled.setdefault(tuple(row[3]["shape"]), []).append((estimate, row[1], row[3]["cublas_us"]))
+            estimate = max(float(np.dot(found, row[0])), row[2]) + row[3]
+            sample = row[-1]
+            modelled.setdefault(tuple(sample["shape"]), []).append((estimate, sample["whole_us"], sample["cublas_us"]))
         errors = np.abs(terms @ found / times - 1)
         print(f"# {kind}: {len(times)} samples, error median {np.median(errors):.3f}, largest {errors.max():.2f}")
     lost = {shape: min(rows)[1] / min(row[1] for row in rows) for shape, rows in modelled.items()}
@@ -236,6 +250,7 @@ def main():
     one.add_argument("--shapes", type=int, default=60, help="shapes of multiples of 8")
     one.add_argument("--unaligned", type=int, default=40, help="other shapes")
     one.add_argument("--long", type=int, default=20, help="shapes of few outputs and much k")
+    one.add_argument("--short", type=int, default=25, help="other shapes of little k")
     one.add_argument("--seed", type=int, default=SEED, help=f"of the shapes (default: {SEED})")
     one.add_argument("--budget-ms", type=float, default=4.0)
     one.set_defaults(run=measure)

@@ -5,7 +5,7 @@
 // gemm_half/12_tiles.cu. Without tail tiles, the third map is not used; without TENSOR_D, the fourth. `sizes`, `step`:
 // see Groups, with `step` elements between two sizes; a_each, b_each, d_each: 1 if a group has its own batch of the
 // tensor map, 0 if all groups share one; D and its strides; the rows of A (masked: of a group), n, k and alpha; the
-// bias per group and column. `vector`: see Output. k is at least 1.
+// bias per group and column. k is at least 1.
 //
 // The columns after a group's last whole tile are tail tiles. They follow the group's whole ones, which had the same
 // rows of A; a tall one takes about as long as a whole one.
@@ -51,7 +51,6 @@ struct GroupedOutput {
     R* d;
     int64 d_row, d_col, d_batch;
     int d_each, n;
-    bool vector;
     FINISH first;
     int64 bias_batch;
 
@@ -63,7 +62,7 @@ struct GroupedOutput {
         using Stored = Store<R, COUNT, false, FINISH, kStoreColumns<R, SHAPE::kN>>;
         if (WIDE * Stored::kRoom > ROOM) room = nullptr;
         // Tensor stores need a column stride of 1; the constant saves registers.
-        const Output<R> out{d + at.group * d_batch, d_row, TENSOR_D ? 1 : d_col, at.end, n, vector};
+        const Output<R> out{d + at.group * d_batch, d_row, TENSOR_D ? 1 : d_col, at.end, n};
         FINISH finish = first;
         finish.bias += at.group * bias_batch;
 #pragma unroll
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_const
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_tail,
     const __grid_constant__ CUtensorMap map_d, const int* sizes, int64 step, int count, bool masked, int a_each,
     int b_each, int d_each, R* d, int64 d_row, int64 d_col, int64 d_batch, int rows, int n, int k, float alpha,
-    const U* bias, int64 bias_col, int64 bias_batch, int vector) {
+    const U* bias, int64 bias_col, int64 bias_batch) {
     constexpr int STAGES = SHAPE::kStages, GROUPS = SHAPE::kGroups;
     using Whole = Kind<T, SHAPE, true, B_K, false>;
     using Tail = Kind<T, SHAPE, true, B_K, (SHAPE::kTail > 0)>;
@@ -145,7 +144,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_const
         const bool leader = threadIdx.x % kGroup == 0;
         char* const mine = staging + consumer * kStaging;
         const GroupedOutput<R, Finish, SHAPE, TENSOR_D, kRoom> to{&map_d, d, d_row, d_col, d_batch, d_each, n,
-            vector != 0, {nullptr, 0, 0, bias, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f}, bias_batch};
+            {nullptr, 0, 0, bias, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f}, bias_batch};
         const int each = SHAPE::kTurns ? GROUPS : 1, share = SHAPE::kTurns ? 0 : consumer;
         const int begin = blockIdx.x + (SHAPE::kTurns ? consumer * gridDim.x : 0);
         if (blockIdx.x < all) ring.start(steps);

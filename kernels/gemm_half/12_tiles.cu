@@ -4,7 +4,7 @@
 // Parameters: four tensor maps, then as in 04_pipelined.cu. The maps are those of A, of B for whole tiles, of B for
 // tail tiles (not used if there are none) and of D (not used if lanes store it). The boxes of the maps are 64 elements
 // of an operand's contiguous axis times BM, or BN / SHARES or TAIL / SHARES lines, or times 64 (B: 64 / SHARES) k; of
-// D, see Store. `vector`: see Output. k is at least 1.
+// D, see Store. k is at least 1.
 //
 // A block's first warpgroup is the producer: one thread fills a ring of STAGES pairs of operand tiles by tensor copies.
 // The consumers multiply. In turns (TURNS), each computes whole tiles, and stores one while the other multiplies the
@@ -69,7 +69,6 @@ struct Destination {
     const CUtensorMap* map;
     R* d;
     int64 d_row, d_col, d_batch, m, n;
-    bool vector;
     FINISH first;
     int64 c_batch, bias_batch, residual_batch;
     char* staging;  // the group's
@@ -94,8 +93,7 @@ struct Destination {
                     room ? room + (i - begin) * Stored::kRoom : staging, sums[i], map, finish, m0 + i * 64, n0, batch,
                     m, n, 1 + group, leader, room != nullptr);
             } else {
-                const Output<R> out{
-                    d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector};
+                const Output<R> out{d + batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
                 Stored::template by_lanes<SHAPE::kBuffers>(staging, sums[i], out, finish, m0 + i * 64, n0);
             }
         }
@@ -159,7 +157,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
-    int64 residual_batch, float scale, int vector) {
+    int64 residual_batch, float scale) {
     constexpr int STAGES = SHAPE::kStages, GROUPS = SHAPE::kGroups, SHARES = SHAPE::kShares;
     using Whole = Kind<T, SHAPE, A_K, B_K, false>;
     using Tail = Kind<T, SHAPE, A_K, B_K, (SHAPE::kTail > 0)>;
@@ -212,7 +210,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
         const bool leader = threadIdx.x % kGroup == 0;
         using To = Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS>;
-        const To to{&map_d, d, d_row, d_col, d_batch, m, n, vector != 0,
+        const To to{&map_d, d, d_row, d_col, d_batch, m, n,
             {c, c_row, c_col, bias, bias_row, bias_col, residual, residual_row, residual_col, alpha, beta, scale},
             c_batch, bias_batch, residual_batch, staging + group * kStaging, group, leader};
         ring.start(steps);

@@ -1,8 +1,8 @@
 // Product of half or bfloat16 matrices by wgmma for few tiles: the blocks of a cluster share a tile's k.
 //
 // Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many clusters share
-// a tile. `vector`: the contiguous axis of d consists of aligned vectors of 4 elements. k is at least 64 * (pieces of k
-// - 1) + 1. `partial_a`, `partial_b`: second maps of operands of super rows, as in warpgroup_tile.cuh.
+// a tile. k is at least 64 * (pieces of k - 1) + 1. `partial_a`, `partial_b`: second maps of operands of super rows, as
+// in warpgroup_tile.cuh.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
 // multiplies a piece of the tile's k and leaves its sums in shared memory; then each adds up a part of the tile, and
@@ -27,14 +27,13 @@ constexpr bool kInChains = true;
 template <>
 constexpr bool kInChains<__nv_bfloat16> = false;
 
-constexpr int kAhead = 3;  // steps whose rows are copied to raw memory ahead
-
 // GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
 struct Shape {
     static constexpr int kM = GROUPS * 64, kN = BN, kGroups = GROUPS, kStages = STAGES, kCluster = CLUSTER;
     static constexpr int kThreads = (GROUPS + 1) * kGroup;
-    static constexpr int kFours = kM * kN / 4;  // groups of four neighbouring sums
+    static constexpr int kFours = kM * kN / 4;              // groups of four neighbouring sums
+    static constexpr int kAhead = STAGES < 3 ? STAGES : 3;  // steps whose rows are copied to raw memory ahead
 };
 
 // A tile's sums in shared memory. The contiguous axis of the output is contiguous here, too.
@@ -72,34 +71,20 @@ __device__ __forceinline__ void add(float4& total, float4 more) {
     total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
 }
 
-// Stores four neighbouring sums of the tile at (m0, n0): those with number `four`.
-template <class SHAPE, bool BY_COLUMNS, class R, class FINISH>
-__device__ __forceinline__ void write(
-    float4 sums, int four, const Output<R>& out, const FINISH& finish, int m0, int n0) {
-    constexpr int kAlong = Sums<SHAPE, BY_COLUMNS>::kAlong;
-    const int along = four * 4 % kAlong, across = four * 4 / kAlong;
-    const int row = m0 + (BY_COLUMNS ? along : across), col = n0 + (BY_COLUMNS ? across : along);
-    if (row >= out.m || col >= out.n) return;
-    const float from[4] = {sums.x, sums.y, sums.z, sums.w};
-    R* const to = out.first + row * out.row + col * out.col;
-    if (out.vector) {
-        Pack<R, 4> rounded;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            rounded.at[i] = static_cast<R>(finish.at(from[i], row + (BY_COLUMNS ? i : 0), col + (BY_COLUMNS ? 0 : i)));
-        *reinterpret_cast<Pack<R, 4>*>(to) = rounded;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int my_row = row + (BY_COLUMNS ? i : 0), my_col = col + (BY_COLUMNS ? 0 : i);
-            if (my_row < out.m && my_col < out.n)
-                to[i * (BY_COLUMNS ? out.row : out.col)] = static_cast<R>(finish.at(from[i], my_row, my_col));
-        }
-    }
+// Four neighbouring elements of the output, before they are rounded, from their sums. BY_COLUMNS: they are in a column.
+// For elements outside the output no array is read.
+template <bool BY_COLUMNS, class R, class FINISH>
+__device__ __forceinline__ float4 finished(
+    const float4& sums, int row, int col, const Output<R>& out, const FINISH& finish) {
+    const auto at = [&](float sum, int i) {
+        const int my_row = row + (BY_COLUMNS ? i : 0), my_col = col + (BY_COLUMNS ? 0 : i);
+        return finish.of(sum, finish.added(my_row, my_col, my_row < out.m, my_col < out.n));
+    };
+    return make_float4(at(sums.x, 0), at(sums.y, 1), at(sums.z, 2), at(sums.w, 3));
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring or Sums, whichever is larger, and 16 bytes per stage; kAhead times raw memory and 8 bytes
+// shared: the ring and raw memory of kAhead steps, or Sums if these are larger; 16 bytes per stage, and 8 per such step
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
@@ -108,18 +93,18 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha, float beta, const U* bias,
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
-    int64 residual_batch, float scale, int vector, float* parts, int splits) {
+    int64 residual_batch, float scale, float* parts, int splits) {
     constexpr int STAGES = SHAPE::kStages, CLUSTER = SHAPE::kCluster;
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
-    constexpr int kRing = STAGES * Load::kStage;
+    constexpr int kAhead = SHAPE::kAhead, kRing = STAGES * Load::kStage, kLoaded = kRing + kAhead * Load::kRaw;
     constexpr bool kChains = kInChains<R>;
     extern __shared__ __align__(1024) char shared[];
-    char* const raw = shared + (kRing > Tile::kBytes ? kRing : Tile::kBytes);
-    uint64* const full = reinterpret_cast<uint64*>(raw + kAhead * Load::kRaw);
+    char* const raw = shared + kRing;
+    uint64* const full = reinterpret_cast<uint64*>(shared + (kLoaded > Tile::kBytes ? kLoaded : Tile::kBytes));
     uint64* const empty = full + STAGES;
     uint64* const arrived = empty + STAGES;  // of raw memory
-    static_assert(kRing % 128 == 0 && Tile::kBytes % 128 == 0, "tensor copies write to multiples of 128 bytes");
+    static_assert(kRing % 128 == 0 && Tile::kBytes % 8 == 0, "tensor copies write to multiples of 128 bytes");
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
@@ -133,18 +118,19 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
             barrier_init(&full[i], Load::kArrivals);
             barrier_init(&empty[i], SHAPE::kGroups * kGroup / kWarp);
         }
-        for (int i = 0; Load::kGathers && i < kAhead; ++i) barrier_init(&arrived[i], 1);
+        for (int i = 0; Load::kGathers && i < kAhead; ++i) barrier_init(&arrived[i], Load::kStarts);
         fence_barrier_init();
     }
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int all = down * across * batches;
     const int cluster = blockIdx.x / CLUSTER;
-    const int tile = cluster % all, part = cluster / all;
+    const int tile = SPLIT ? cluster % all : cluster, part = SPLIT ? cluster / all : 0;
     const Place<SHAPE::kM, SHAPE::kN, 8> at(tile, down, across);
     // This block's piece of k, in steps
-    const int64 steps = (k + kDepth - 1) / kDepth, pieces = splits * CLUSTER, piece = part * CLUSTER + rank;
-    const int begin = piece * steps / pieces, end = (piece + 1) * steps / pieces;
+    const int steps = (k + kDepth - 1) / kDepth, pieces = (SPLIT ? splits : 1) * CLUSTER, piece = part * CLUSTER + rank;
+    const int each = steps / pieces, longer = steps % pieces;  // pieces that have a step more than `each`
+    const int begin = piece * each + min(piece, longer), end = begin + each + (piece < longer);
 
     const SuperRows of_a{&partial_a, static_cast<int>(A_K ? m : k), static_cast<int>(A_K ? k : m)};
     const SuperRows of_b{&partial_b, static_cast<int>(B_K ? n : k), static_cast<int>(B_K ? k : n)};
@@ -159,8 +145,10 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     if (group < 0) {
         if constexpr (Load::kGathers) {
             RingPlace<kAhead> slot;
-            for (int i = 0; i < kAhead && begin + i < end && threadIdx.x == 0; ++i)
-                load.start(raw + i * Load::kRaw, (begin + i) * kDepth, &arrived[i]);
+            const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
+            const bool starts = threadIdx.x % kWarp == 0;
+            for (int i = 0; i < kAhead && begin + i < end && starts; ++i)
+                load.start(raw + i * Load::kRaw, (begin + i) * kDepth, &arrived[i], warp);
             for (int step = begin; step < end; ++step) {
                 char* const stage = shared + place.stage * Load::kStage;
                 char* const rows = raw + slot.stage * Load::kRaw;
@@ -169,8 +157,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
                 barrier_wait(&arrived[slot.stage], slot.parity);
                 load.shift(stage, rows, step * kDepth, &full[place.stage]);
                 named_sync(1, kGroup);  // all rows have been read: others may overwrite them
-                if (threadIdx.x == 0 && step + kAhead < end)
-                    load.start(rows, (step + kAhead) * kDepth, &arrived[slot.stage]);
+                if (starts && step + kAhead < end)
+                    load.start(rows, (step + kAhead) * kDepth, &arrived[slot.stage], warp);
                 place.next();
                 slot.next();
             }
@@ -219,20 +207,54 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
         bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
         residual_col, alpha, beta, scale};
-    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
-    constexpr int kShare = SHAPE::kFours / CLUSTER;
-    static_assert(SHAPE::kFours % CLUSTER == 0, "equal shares");
-    for (int i = threadIdx.x; i < kShare; i += SHAPE::kThreads) {
-        const int four = rank * kShare + i;
-        const float4* const from = reinterpret_cast<const float4*>(
-            sums_of_tile + four * 4 / Tile::kAlong * Tile::kPitch + four * 4 % Tile::kAlong);
-        float4 total = CLUSTER > 1 ? cluster_load(from, 0) : *from;
+    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
+    // A block adds and stores a share of the lines, a warp kLines of them at a time: each lane four sums of kBatch
+    // lines.
+    constexpr int kLanes = Tile::kAlong / 4, kOnce = kWarp / kLanes, kWarps = SHAPE::kThreads / kWarp;
+    constexpr int kShare = SHAPE::kFours / kLanes / CLUSTER, kEach = kShare / kWarps / kOnce;
+    constexpr int kBatch = kEach < 1 ? 1 : kEach < 4 ? kEach : 4, kLines = kOnce * kBatch;
+    static_assert(SHAPE::kFours % (kLanes * CLUSTER) == 0, "equal shares");
+    const int lane = threadIdx.x % kWarp, along = lane % kLanes * 4;
+    const auto row = [&](int line, int i) { return at.m0 + (BY_COLUMNS ? i : line); };
+    const auto col = [&](int line, int i) { return at.n0 + (BY_COLUMNS ? line : i); };
+    for (int first = threadIdx.x / kWarp * kLines; first < kShare; first += kWarps * kLines) {
+        float* const from = sums_of_tile + (rank * kShare + first) * Tile::kPitch;
+        const auto number = [&](int i) { return i * kOnce + lane / kLanes; };  // among the warp's lines
+        const auto mine = [&](int i) { return lane < kOnce * kLanes && first + number(i) < kShare; };
+        float4 results[kBatch];
 #pragma unroll
-        for (int other = 1; other < CLUSTER; ++other) add(total, cluster_load(from, other));
-        if constexpr (SPLIT)
-            reinterpret_cast<float4*>(parts)[(static_cast<int64>(part) * all + tile) * SHAPE::kFours + four] = total;
-        else
-            write<SHAPE, BY_COLUMNS>(total, four, out, finish, at.m0, at.n0);
+        for (int i = 0; i < kBatch; ++i) {
+            if (!mine(i)) continue;
+            const float4* const four = reinterpret_cast<const float4*>(from + number(i) * Tile::kPitch + along);
+            const int line = rank * kShare + first + number(i);
+            float4 total = CLUSTER > 1 ? cluster_load(four, 0) : *four;
+#pragma unroll
+            for (int other = 1; other < CLUSTER; ++other) add(total, cluster_load(four, other));
+            if constexpr (SPLIT)
+                reinterpret_cast<float4*>(
+                    parts)[(static_cast<int64>(part) * all + tile) * SHAPE::kFours + line * kLanes + along / 4] = total;
+            else
+                results[i] = finished<BY_COLUMNS>(total, row(line, along), col(line, along), out, finish);
+        }
+        if constexpr (SPLIT) continue;
+        // The results overwrite the sums of their lines.
+        const int line = rank * kShare + first;
+        const StagedLines<R, Tile::kAlong> staged{reinterpret_cast<char*>(from), Tile::kPitch * 4,
+            &out.at(row(line, 0), col(line, 0)), BY_COLUMNS ? d_col : d_row, BY_COLUMNS ? d_row : d_col};
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (!mine(i)) continue;
+            R* const to = staged[number(i)] + along;
+            to[0] = static_cast<R>(results[i].x);
+            to[1] = static_cast<R>(results[i].y);
+            to[2] = static_cast<R>(results[i].z);
+            to[3] = static_cast<R>(results[i].w);
+        }
+        __syncwarp();
+        staged.template store<kLines>(
+            min(min(kLines, kShare - first), BY_COLUMNS ? out.n - col(line, 0) : out.m - row(line, 0)),
+            min(Tile::kAlong, BY_COLUMNS ? out.m - at.m0 : out.n - at.n0));
     }
     if constexpr (CLUSTER > 1) cluster_sync();  // no block may exit while another one reads its sums
 }
@@ -243,7 +265,7 @@ template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool A
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
-    float scale, int vector, const float* parts, int splits) {
+    float scale, const float* parts, int splits) {
     constexpr int kWarps = 16;
     __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
@@ -268,9 +290,17 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
             const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
                 bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
                 residual_col, alpha, beta, scale};
-            const Output<R> out{
-                d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n), vector != 0};
-            write<SHAPE, BY_COLUMNS>(total, i % SHAPE::kFours, out, finish, at.m0, at.n0);
+            const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
+            constexpr int kAlong = Sums<SHAPE, BY_COLUMNS>::kAlong;
+            const int number = i % SHAPE::kFours * 4, along = number % kAlong, across = number / kAlong;
+            const int row = at.m0 + (BY_COLUMNS ? along : across), col = at.n0 + (BY_COLUMNS ? across : along);
+            const float4 results = finished<BY_COLUMNS>(total, row, col, out, finish);
+            const float each[4] = {results.x, results.y, results.z, results.w};
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int my_row = row + (BY_COLUMNS ? e : 0), my_col = col + (BY_COLUMNS ? 0 : e);
+                if (my_row < out.m && my_col < out.n) out.at(my_row, my_col) = static_cast<R>(each[e]);
+            }
         }
         __syncthreads();
     }

@@ -67,29 +67,29 @@ struct OperandTile {
     static constexpr int kPitch = (kBoxBytes + 127) / 128 * 128;  // tensor copies write to multiples of 128 bytes
     static constexpr int kRaw = 8 * kBoxes * kPitch, kCopied = 8 * kBoxes * kBoxBytes;
 
-    // Starts the copies, of kCopied bytes. One thread calls it.
+    // Starts the copies of class c, of kCopied / 8 bytes. One thread calls it.
     static __device__ __forceinline__ void start(
-        char* raw, const CUtensorMap* map, const SuperRows& of, int line, int k, int batch, uint64* arrived) {
+        char* raw, const CUtensorMap* map, const SuperRows& of, int line, int k, int batch, uint64* arrived, int c) {
         const int x = ALONG_K ? k : line, y = (ALONG_K ? line : k) / 8;
 #pragma unroll
-        for (int c = 0; c < 8; ++c)
-#pragma unroll
-            for (int box = 0; box < kBoxes; ++box)
-                tensor_load(raw + (box * 8 + c) * kPitch, c < of.rows % 8 ? of.partial : map,
-                    of.begin(c) / 8 * 8 + x + box * 64, y, batch, arrived);
+        for (int box = 0; box < kBoxes; ++box)
+            tensor_load(raw + (box * 8 + c) * kPitch, c < of.rows % 8 ? of.partial : map,
+                of.begin(c) / 8 * 8 + x + box * 64, y, batch, arrived);
     }
 
     // Shifts the copied rows to their places in the tile. The warpgroup calls it: 8 lanes per row, 16 rows at once, so
     // that all rows of a lane are of one class.
     static __device__ __forceinline__ void shift(char* tile, const char* raw, const SuperRows& of, int line, int k) {
         constexpr int kPasses = kBytes / kRowBytes / 16;
-        constexpr int kBatch = kPasses % 4 ? kPasses : 4;  // whose loads overlap
+        constexpr int kBatch = kPasses % 4 ? kPasses : 4;  // whose loads overlap; all of one box
+        static_assert(ALONG_K || kBatch * 16 == kBoxRows, "a batch per box");
         const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8, c = row0 % 8;
         const int skip = of.begin(c) % 8 * static_cast<int>(sizeof(T));
-        const int left = of.count - (ALONG_K ? k : line);  // elements from the tile's first one to the end of a row
+        const int left = of.count - (ALONG_K ? k : line) - piece * 8;  // elements from the piece to the end of a row
         raw += c * kPitch + piece * 16;
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass += kBatch) {
+            const uint4 mask = first_elements(left - pass * 16 / kBoxRows * 64);
             uint4 low[kBatch], high[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
@@ -101,21 +101,19 @@ struct OperandTile {
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * 16 + row0, box_left = left - row / kBoxRows * 64;
-                uint4 shifted_piece = shifted(low[i], high[i], skip);
-                if (box_left < 64) shifted_piece = first_elements(shifted_piece, box_left - piece * 8);
-                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = shifted_piece;
+                const int row = (pass + i) * 16 + row0;
+                uint4 words = shifted(low[i], high[i], skip);
+                words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
+                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
             }
         }
     }
 
   private:
-    // The first `count` of 8 elements, and zeros.
-    static __device__ __forceinline__ uint4 first_elements(uint4 piece, int count) {
-        unsigned* const pairs = &piece.x;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) pairs[i] &= count > 2 * i + 1 ? ~0u : count > 2 * i ? 0xffffu : 0u;
-        return piece;
+    // Bits of the first `count` of 8 elements.
+    static __device__ __forceinline__ uint4 first_elements(int count) {
+        const auto pair = [&](int i) { return count > 2 * i + 1 ? ~0u : count > 2 * i ? 0xffffu : 0u; };
+        return {pair(0), pair(1), pair(2), pair(3)};
     }
 };
 
@@ -159,12 +157,17 @@ struct Loader {
         if constexpr (TENSOR_B) B::template load<SHARES>(stage + A::kBytes, map_b, n0, k, batch_b, full, rank);
     }
 
-    // Starts the copies of super rows, to kRaw bytes. One thread calls it.
-    __device__ __forceinline__ void start(char* raw, int k, uint64* arrived) const {
-        constexpr int kBytes = (TENSOR_A ? 0 : A::kCopied) + (TENSOR_B ? 0 : B::kCopied);
-        barrier_arrive_expect(arrived, kBytes);
-        if constexpr (!TENSOR_A) A::start(raw, map_a, of_a, m0, k, batch_a, arrived);
-        if constexpr (!TENSOR_B) B::start(raw + kRawA, map_b, of_b, n0, k, batch_b, arrived);
+    // Starts a warp's part of the copies of super rows, to kRaw bytes. One thread of each of kStarts warps calls it.
+    static constexpr int kStarts = kGroup / kWarp;
+
+    __device__ __forceinline__ void start(char* raw, int k, uint64* arrived, int warp) const {
+        constexpr int kBytes = (TENSOR_A ? 0 : A::kCopied) + (TENSOR_B ? 0 : B::kCopied), kClasses = 8 / kStarts;
+        barrier_arrive_expect(arrived, kBytes / kStarts);
+#pragma unroll
+        for (int c = warp * kClasses; c < (warp + 1) * kClasses; ++c) {
+            if constexpr (!TENSOR_A) A::start(raw, map_a, of_a, m0, k, batch_a, arrived, c);
+            if constexpr (!TENSOR_B) B::start(raw + kRawA, map_b, of_b, n0, k, batch_b, arrived, c);
+        }
     }
 
     // Shifts rows that have arrived to a stage. The warpgroup calls it.
@@ -223,14 +226,105 @@ struct Place {
 
 // --- The output ----------------------------------------------------------------------------------------------------
 
-// The output of a batch, for stores that are not tensor stores. vector: its contiguous axis consists of aligned
-// vectors; for Store, of kVector elements.
+// The output of a batch, for stores that are not tensor stores.
 template <class R>
 struct Output {
     R* first;
     int64 row, col;
     int m, n;
-    bool vector;
+
+    __device__ __forceinline__ R& at(int my_row, int my_col) const { return first[my_row * row + my_col * col]; }
+};
+
+// An unsigned number of some bytes.
+template <int BYTES>
+struct Unsigned {
+    using Type = unsigned;
+};
+template <>
+struct Unsigned<2> {
+    using Type = unsigned short;
+};
+
+// Lines of at most MOST elements in a warp's shared memory, `pitch` bytes apart, before their ordinary stores. A line
+// begins after as many elements as there are between an aligned 16-byte vector of the output and the line's first
+// element, so that it is stored as aligned vectors: few sectors of L2 are written in parts.
+template <class R, int MOST>
+struct StagedLines {
+    static constexpr int kVector = 16 / sizeof(R), kMost = MOST;            // elements
+    static constexpr int kLanes = MOST / kVector > 4 ? MOST / kVector : 4;  // of a line
+    static constexpr int kOnce = kWarp / kLanes, kEnds = (2 * kVector - 2 + kLanes - 1) / kLanes;
+    static_assert(MOST % kVector == 0 && kOnce > 0, "whole vectors, one per lane");
+    char* first;
+    int pitch;
+    R* to;                // the first line's place in the output
+    int64 across, along;  // elements from line to line, and between neighbours
+
+    // Elements between an aligned vector and a line's first element. Only the last bits of the address count.
+    __device__ __forceinline__ int skip(int line) const {
+        const unsigned first_skip = static_cast<unsigned>(reinterpret_cast<uint64>(to)) / sizeof(R);
+        return (first_skip + line * static_cast<unsigned>(across)) % kVector;
+    }
+
+    // The place of a line's first element.
+    __device__ __forceinline__ R* operator[](int line) const {
+        return reinterpret_cast<R*>(first + line * pitch) + skip(line);
+    }
+
+    // Stores the first `count` elements of each of `lines` lines, at most LINES. The warp calls it after __syncwarp.
+    template <int LINES>
+    __device__ __forceinline__ void store(int lines, int count) const {
+        const int lane = threadIdx.x % kWarp;
+        if (along != 1) {
+            for (int line = 0; line < lines; ++line)
+                for (int i = lane; i < count; i += kWarp) to[line * across + i * along] = (*this)[line][i];
+            return;
+        }
+        constexpr int kTimes = (LINES + kOnce - 1) / kOnce, kBatch = kTimes < 4 ? kTimes : 4;  // whose loads overlap
+#pragma unroll 1
+        for (int first_line = 0; first_line < lines; first_line += kBatch * kOnce) {
+            const int first_mine = first_line + lane / kLanes;
+            Part parts[kBatch];
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) {
+                const int line = first_mine + i * kOnce;
+                parts[i].load(
+                    (*this)[line], (kVector - skip(line)) % kVector, line < lines && lane < kLanes * kOnce ? count : 0);
+            }
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) parts[i].store(to + (first_mine + i * kOnce) * across);
+        }
+    }
+
+  private:
+    // A lane's part of a line: one of the aligned vectors from `begin` on, and some of the other elements at both ends.
+    struct Part {
+        using Bits = typename Unsigned<sizeof(R)>::Type;
+        uint4 vector;
+        unsigned ends[kEnds];       // as bits: each in a register of its own
+        int begin, vectors, count;  // vectors: elements in all of them
+
+        __device__ __forceinline__ int mine() const { return threadIdx.x % kWarp % kLanes * kVector; }
+        __device__ __forceinline__ int at(int i) const {
+            const int other = threadIdx.x % kWarp % kLanes + i * kLanes;
+            return other < begin ? other : other + vectors;
+        }
+
+        __device__ __forceinline__ void load(const R* from, int first, int all) {
+            begin = first, count = all, vectors = max(0, count - begin) / kVector * kVector;
+            if (mine() < vectors) vector = *reinterpret_cast<const uint4*>(from + (begin + mine()));
+#pragma unroll
+            for (int i = 0; i < kEnds; ++i)
+                if (at(i) < count) ends[i] = reinterpret_cast<const Bits*>(from)[at(i)];
+        }
+
+        __device__ __forceinline__ void store(R* to) const {
+            if (mine() < vectors) *reinterpret_cast<uint4*>(to + (begin + mine())) = vector;
+#pragma unroll
+            for (int i = 0; i < kEnds; ++i)
+                if (at(i) < count) reinterpret_cast<Bits*>(to)[at(i)] = static_cast<Bits>(ends[i]);
+        }
+    };
 };
 
 // The columns of a chunk of a store: 64, 32, 16 or 8, as many as divide COLUMNS; at most 32 floats.
@@ -365,30 +459,34 @@ struct Store {
     }
 
     // Ordinary stores of all sums, for an output with any strides. A warp stages 8 rows at a time in its quarter of
-    // BUFFERS * 8 KB and stores them row by row: a sector of L2 that two stores share is complete soon, and no warp
-    // waits for another one.
+    // BUFFERS * 8 KB and stores them row by row, as aligned vectors if the elements of a row adjoin. So few sectors of
+    // L2 are written in parts, and these are complete soon; and no warp waits for another one.
     template <int BUFFERS>
     static __device__ __forceinline__ void by_lanes(
         char* staging, const float (&sums)[COUNT], const Output<R>& out, const E& finish, int m0, int n0) {
         static_assert(!BY_COLUMNS, "a warp has whole rows");
-        constexpr int kPitch = BUFFERS * 8192 / 4 / 8, kSegment = kPitch / sizeof(R);  // a staged row: bytes, columns
+        using Rows = StagedLines<R, BUFFERS * 8 * 16 / sizeof(R)>;
+        constexpr int kColumns = Rows::kMost,
+                      kPitch = kColumns * static_cast<int>(sizeof(R)) + 16;  // other banks per row
+        static_assert(4 * 8 * kPitch <= BUFFERS * 8192, "room for all warps");
         const int lane = threadIdx.x % kWarp;
         // The shuffle makes it uniform for the compiler: early exits by row would otherwise cost uniform registers,
         // from which wgmma reads its operands' descriptors, in the loop over tiles.
         const int warp = __shfl_sync(kAllLanes, threadIdx.x % kGroup / kWarp, 0);
         const int row = lane / 4;  // among the 8, of the sums that the lane has
-        char* const mine = staging + warp * kPitch * 8;
         const RowBias bias(finish, m0, out.m);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int first = m0 + warp * 16 + half * 8;
 #pragma unroll
-            for (int begin = 0; begin < 2 * COUNT; begin += kSegment) {
+            for (int begin = 0; begin < 2 * COUNT; begin += kColumns) {
                 if (first >= out.m || n0 + begin >= out.n) break;
                 const E part = finish.from(first + row, n0 + begin + lane % 4 * 2);
                 const int left_cols = out.n - n0 - begin - lane % 4 * 2;
+                const Rows rows{staging + warp * 8 * kPitch, kPitch, &out.at(first, n0 + begin), out.row, out.col};
+                R* const to = rows[row] + lane % 4 * 2;
 #pragma unroll
-                for (int g = 0; g < kSegment / 8 && begin + g * 8 < 2 * COUNT; ++g) {
+                for (int g = 0; g < kColumns / 8 && begin + g * 8 < 2 * COUNT; ++g) {
                     float values[2];
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
@@ -396,52 +494,18 @@ struct Store {
                         if constexpr (E::kBias == kBiasPerRow) read.bias = bias.of[half];
                         values[e] = part.of(sums[(begin / 8 + g) * 4 + half * 2 + e], read);
                     }
-                    char* const to = staged(mine + row * kPitch, row, g * 8 + lane % 4 * 2);
-                    if constexpr (kWide)
-                        *reinterpret_cast<float2*>(to) = make_float2(values[0], values[1]);
-                    else
-                        *reinterpret_cast<unsigned*>(to) = pack<R>(values[0], values[1]);
+                    to[g * 8] = static_cast<R>(values[0]);
+                    to[g * 8 + 1] = static_cast<R>(values[1]);
                 }
                 __syncwarp();
-                const int count = 2 * COUNT - begin;
-                if (out.vector)
-                    copy<kVector, kSegment>(mine, out, first, n0 + begin, count);
-                else
-                    copy<1, kSegment>(mine, out, first, n0 + begin, count);
+                const int cols = min(min(kColumns, 2 * COUNT - begin), out.n - n0 - begin);
+                rows.template store<8>(min(8, out.m - first), cols);
                 __syncwarp();  // before the staged rows are overwritten
             }
         }
     }
 
-    static constexpr int kVector = 8 / sizeof(R);  // elements: 8 bytes
-
   private:
-    // The place of an element of staged row `row` of 8, whose 16-byte pieces are in the order piece ^ row.
-    static __device__ __forceinline__ char* staged(char* from, int row, int col) {
-        constexpr int kElements = 16 / sizeof(R);
-        return from + ((col / kElements ^ row) << 4) + col % kElements * sizeof(R);
-    }
-
-    // Stores 8 staged rows of COLUMNS columns, of which the first `count` belong to the tile, WIDTH elements per lane.
-    // row0, col0: of the output.
-    template <int WIDTH, int COLUMNS>
-    static __device__ __forceinline__ void copy(char* rows, const Output<R>& out, int row0, int col0, int count) {
-        using Vector = Pack<R, WIDTH>;
-        const int lane = threadIdx.x % kWarp, cols = min(count, out.n - col0);
-        R* const to = out.first + row0 * out.row + col0 * out.col;
-#pragma unroll 2
-        for (int row = 0; row < 8; ++row) {
-            if (row0 + row >= out.m) break;
-#pragma unroll
-            for (int from = 0; from < COLUMNS; from += kWarp * WIDTH) {
-                const int col = from + lane * WIDTH;
-                if (col < cols)
-                    *reinterpret_cast<Vector*>(to + row * out.row + col * out.col) = *reinterpret_cast<const Vector*>(
-                        staged(rows + row * (COLUMNS * static_cast<int>(sizeof(R))), row, col));
-            }
-        }
-    }
-
     // Bytes from the start of a chunk to piece `piece` of a row.
     static __device__ __forceinline__ int piece(int row, int piece) {
         return row * kSpan + ((piece ^ row * kSpan / 128 % (kSpan / 16)) << 4);
