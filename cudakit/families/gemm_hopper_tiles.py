@@ -366,12 +366,17 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, p: GemmProblem, layout: Layout) -> int:
-        """Bytes of shared memory: the ring and raw memory, or the sums, which overwrite them."""
+        """Bytes of shared memory: the ring and raw memory, or what the store of the sums needs, which overwrites them."""
         stages = self.ring(p, layout)
-        ahead = min(_AHEAD, stages) if layout.gathers else 0
+        ahead = min(_AHEAD, stages) if layout.gathers and stages > 1 else 0  # one step is loaded directly
         ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         raw = ahead * (layout.a.raw(self.bm) + layout.b.raw(self.bn))
-        sums = 4 * (self.bn * (self.bm + 4) if layout.by_columns else self.bm * (self.bn + 8))
+        if layout.by_columns:
+            sums = 4 * self.bn * (self.bm + 4)
+        elif self.pieces > 1:
+            sums = 4 * self.bm * (self.bn + 8)
+        else:
+            sums = self.groups * (2 if self.bn > 64 else 1) * _BUFFER
         return max(ring + raw, sums) + stages * BARRIERS + ahead * BARRIERS // 2
 
     def steps(self, p: GemmProblem) -> int:

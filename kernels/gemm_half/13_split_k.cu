@@ -32,8 +32,12 @@ template <int GROUPS, int BN, int STAGES, int CLUSTER>
 struct Shape {
     static constexpr int kM = GROUPS * 64, kN = BN, kGroups = GROUPS, kStages = STAGES, kCluster = CLUSTER;
     static constexpr int kThreads = (GROUPS + 1) * kGroup;
-    static constexpr int kFours = kM * kN / 4;              // groups of four neighbouring sums
-    static constexpr int kAhead = STAGES < 3 ? STAGES : 3;  // steps whose rows are copied to raw memory ahead
+    static constexpr int kFours = kM * kN / 4;  // groups of four neighbouring sums
+    static constexpr int kAhead = STAGES == 1  ? 0
+                                  : STAGES < 3 ? STAGES
+                                               : 3;   // steps whose rows are copied ahead to raw memory
+    static constexpr int kBuffers = BN > 64 ? 2 : 1;  // 8 KB each, of a consumer that stores its sums directly
+    static constexpr int kDirectBytes = GROUPS * kBuffers * 8192;
 };
 
 // A tile's sums in shared memory. The contiguous axis of the output is contiguous here, too.
@@ -84,7 +88,8 @@ __device__ __forceinline__ float4 finished(
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring and raw memory of kAhead steps, or Sums if these are larger; 16 bytes per stage, and 8 per such step
+// shared: the ring and raw memory of kAhead steps, or what the sums need, if that is more: kDirectBytes, or Sums; then
+// 16 bytes per stage, and 8 per such step
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
@@ -95,25 +100,30 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
     int64 residual_batch, float scale, float* parts, int splits) {
     constexpr int STAGES = SHAPE::kStages, CLUSTER = SHAPE::kCluster;
-    using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B>;
+    // With one step there are no products during which the producers could shift rows: two warpgroups load them.
+    constexpr bool kOneStep = STAGES == 1;
+    constexpr int kGathering = (kOneStep ? 2 : 1) * kGroup;
+    using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B, 1, SHAPE::kM, kGathering>;
     using Tile = Sums<SHAPE, BY_COLUMNS>;
+    constexpr bool kDirect = CLUSTER == 1 && !SPLIT && !BY_COLUMNS;  // the consumers store the sums of their rows
     constexpr int kAhead = SHAPE::kAhead, kRing = STAGES * Load::kStage, kLoaded = kRing + kAhead * Load::kRaw;
+    constexpr int kStored = kDirect ? SHAPE::kDirectBytes : Tile::kBytes;
     constexpr bool kChains = kInChains<R>;
     extern __shared__ __align__(1024) char shared[];
     char* const raw = shared + kRing;
-    uint64* const full = reinterpret_cast<uint64*>(shared + (kLoaded > Tile::kBytes ? kLoaded : Tile::kBytes));
+    uint64* const full = reinterpret_cast<uint64*>(shared + (kLoaded > kStored ? kLoaded : kStored));
     uint64* const empty = full + STAGES;
     uint64* const arrived = empty + STAGES;  // of raw memory
-    static_assert(kRing % 128 == 0 && Tile::kBytes % 8 == 0, "tensor copies write to multiples of 128 bytes");
+    static_assert(kRing % 128 == 0 && kStored % 8 == 0, "tensor copies write to multiples of 128 bytes");
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
     if (threadIdx.x == 0) {
         start_dependents();
-        tensor_prefetch(&map_a);
-        tensor_prefetch(&map_b);
-        if constexpr (!TENSOR_A) tensor_prefetch(&partial_a);
-        if constexpr (!TENSOR_B) tensor_prefetch(&partial_b);
+        if constexpr (TENSOR_A || !kOneStep) tensor_prefetch(&map_a);
+        if constexpr (TENSOR_B || !kOneStep) tensor_prefetch(&map_b);
+        if constexpr (!TENSOR_A && !kOneStep) tensor_prefetch(&partial_a);
+        if constexpr (!TENSOR_B && !kOneStep) tensor_prefetch(&partial_b);
         for (int i = 0; i < STAGES; ++i) {
             barrier_init(&full[i], Load::kArrivals);
             barrier_init(&empty[i], SHAPE::kGroups * kGroup / kWarp);
@@ -142,8 +152,10 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     float sums[1][SHAPE::kN / 2];                   // of a chain
     float total[kChains ? SHAPE::kN / 2 : 1] = {};  // of all chains, if there are several
     RingPlace<STAGES> place;
+    if (Load::kGathers && kOneStep && group <= 0)
+        load.load_directly(shared, a + at.batch * a_batch, b + at.batch * b_batch, begin * kDepth, full);
     if (group < 0) {
-        if constexpr (Load::kGathers) {
+        if constexpr (Load::kGathers && !kOneStep) {
             RingPlace<kAhead> slot;
             const int warp = __shfl_sync(kAllLanes, threadIdx.x / kWarp, 0);
             const bool starts = threadIdx.x % kWarp == 0;
@@ -162,7 +174,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
                 place.next();
                 slot.next();
             }
-        } else if (threadIdx.x == 0) {
+        } else if (threadIdx.x == 0 && (TENSOR_A || TENSOR_B)) {
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);
@@ -192,22 +204,30 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         wgmma_result(sums[0]);
         if constexpr (kChains) add_chain(total, sums[0]);
     }
-    __syncthreads();  // all products are complete: the sums may overwrite the ring
-    if (group >= 0) {
+    using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+    const Finish finish{c + at.batch * c_batch, c_row, c_col, bias + at.batch * bias_batch, bias_row, bias_col,
+        residual + at.batch * residual_batch, residual_row, residual_col, alpha, beta, scale};
+    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
+    const auto& all_sums = [&]() -> auto& {
         if constexpr (kChains)
-            Tile::store(sums_of_tile, total);
+            return total;
         else
-            Tile::store(sums_of_tile, sums[0]);
+            return sums[0];
+    }();
+    __syncthreads();  // all products are complete: the ring's memory is free
+    if constexpr (kDirect) {
+        using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
+        if (group >= 0)
+            Stored::template by_lanes<SHAPE::kBuffers>(
+                shared + group * SHAPE::kBuffers * 8192, all_sums, out, finish, at.m0 + group * 64, at.n0);
+        return;
     }
+    if (group >= 0) Tile::store(sums_of_tile, all_sums);
     if constexpr (CLUSTER > 1)
         cluster_sync();
     else
         __syncthreads();
 
-    const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
-        bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
-        residual_col, alpha, beta, scale};
-    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
     // A block adds and stores a share of the lines, a warp kLines of them at a time: each lane four sums of kBatch
     // lines.
     constexpr int kLanes = Tile::kAlong / 4, kOnce = kWarp / kLanes, kWarps = SHAPE::kThreads / kWarp;

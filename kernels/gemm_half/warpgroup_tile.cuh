@@ -77,23 +77,22 @@ struct OperandTile {
                 of.begin(c) / 8 * 8 + x + box * 64, y, batch, arrived);
     }
 
-    // Shifts the copied rows to their places in the tile. The warpgroup calls it: 8 lanes per row, 16 rows at once, so
-    // that all rows of a lane are of one class.
+    // Shifts the copied rows to their places in the tile. The warpgroup calls it: 8 lanes per row, so that all rows of a
+    // lane are of one class.
     static __device__ __forceinline__ void shift(char* tile, const char* raw, const SuperRows& of, int line, int k) {
-        constexpr int kPasses = kBytes / kRowBytes / 16;
-        constexpr int kBatch = kPasses % 4 ? kPasses : 4;  // whose loads overlap; all of one box
-        static_assert(ALONG_K || kBatch * 16 == kBoxRows, "a batch per box");
+        constexpr int kRows = kBytes / kRowBytes, kOnce = kGroup / 8, kPasses = kRows / kOnce;
+        constexpr int kBatch = ALONG_K && kPasses % 4 ? kPasses : 4;  // whose loads overlap; of one box
         const int row0 = threadIdx.x % kGroup / 8, piece = threadIdx.x % 8, c = row0 % 8;
         const int skip = of.begin(c) % 8 * static_cast<int>(sizeof(T));
         const int left = of.count - (ALONG_K ? k : line) - piece * 8;  // elements from the piece to the end of a row
         raw += c * kPitch + piece * 16;
 #pragma unroll
         for (int pass = 0; pass < kPasses; pass += kBatch) {
-            const uint4 mask = first_elements(left - pass * 16 / kBoxRows * 64);
+            const uint4 mask = first_elements(left - pass * kOnce / kBoxRows * 64);
             uint4 low[kBatch], high[kBatch];
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * 16 + row0;
+                const int row = (pass + i) * kOnce + row0;
                 const uint4* const words =
                     reinterpret_cast<const uint4*>(raw + row / kBoxRows * 8 * kPitch + row % kBoxRows / 8 * kRawRow);
                 low[i] = words[0];
@@ -101,13 +100,76 @@ struct OperandTile {
             }
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
-                const int row = (pass + i) * 16 + row0;
+                const int row = (pass + i) * kOnce + row0;
                 uint4 words = shifted(low[i], high[i], skip);
                 words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
                 *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
             }
         }
     }
+
+    // The tile's rows, loaded by the block's first THREADS threads: 8 lanes per row, each 16 bytes, which it shifts.
+    // Elements and rows outside the operand are zeros, and are not loaded.
+    template <int THREADS>
+    struct Direct {
+        static constexpr int kRows = kBytes / kRowBytes, kOnce = THREADS / 8, kPasses = (kRows + kOnce - 1) / kOnce;
+        uint4 low[kPasses], high[kPasses];
+        int row0, piece, line, k;
+        const T* operand;
+        SuperRows of;
+
+        __device__ __forceinline__ Direct(const T* operand, const SuperRows& of, int line, int k)
+            : row0(threadIdx.x / 8), piece(threadIdx.x % 8), line(line), k(k), operand(operand), of(of) {
+#pragma unroll
+            for (int pass = 0; pass < kPasses; ++pass) {
+                low[pass] = high[pass] = {0, 0, 0, 0};
+                const int left = elements(pass);
+                if (left <= 0) continue;
+                const T* const from = begin(pass);
+                const int past = past_boundary(from);
+                const T* const end = operand + static_cast<int64>(of.rows) * of.count;
+                if (from + 16 <= end) {  // so are both vectors
+                    low[pass] = boundary(from)[0];
+                    if (past) high[pass] = boundary(from)[1];
+                } else {
+                    T* const words = reinterpret_cast<T*>(&low[pass]);
+#pragma unroll
+                    for (int i = 0; i < 8; ++i)
+                        if (i < left) words[i] = from[i];
+                }
+            }
+        }
+
+        // Writes the rows to their places in the tile.
+        __device__ __forceinline__ void store(char* tile) const {
+            if (kRows < kOnce && row0 >= kRows) return;
+            const T* const end = operand + static_cast<int64>(of.rows) * of.count;
+#pragma unroll
+            for (int pass = 0; pass < kPasses; ++pass) {
+                const T* const from = begin(pass);
+                const int row = pass * kOnce + row0;
+                uint4 words = shifted(low[pass], high[pass], from + 16 <= end ? past_boundary(from) : 0);
+                const uint4 mask = first_elements(elements(pass));
+                words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
+                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
+            }
+        }
+
+      private:
+        // The row of the operand, and the first element in it, that the lane loads in a pass.
+        __device__ __forceinline__ int row(int pass) const {
+            return ALONG_K ? line + pass * kOnce + row0 : k + (pass * kOnce + row0) % 64;
+        }
+        __device__ __forceinline__ int column(int pass) const {
+            return (ALONG_K ? k : line + (pass * kOnce + row0) / 64 * 64) + piece * 8;
+        }
+        __device__ __forceinline__ const T* begin(int pass) const {
+            return operand + static_cast<int64>(row(pass)) * of.count + column(pass);
+        }
+        __device__ __forceinline__ int elements(int pass) const {
+            return row(pass) < of.rows && pass * kOnce + row0 < kRows ? of.count - column(pass) : 0;
+        }
+    };
 
   private:
     // Bits of the first `count` of 8 elements.
@@ -119,13 +181,15 @@ struct OperandTile {
 
 // The copies that fill a stage of the ring, with a tile of each operand: tensor copies, or, for an operand of super
 // rows, `start` and `shift`. SHARES: blocks of a cluster that load B for each other. BOX: lines of a copy of A.
-template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1, int BOX = BM>
+// SHIFTING: the block's first threads, which call `shift`.
+template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1, int BOX = BM,
+    int ARRIVALS = kGroup>
 struct Loader {
     using A = OperandTile<T, BM, A_K>;
     using B = OperandTile<T, BN, B_K>;
     static constexpr int kStage = A::kBytes + B::kBytes;
     static constexpr bool kGathers = !TENSOR_A || !TENSOR_B;
-    static constexpr int kArrivals = kGathers ? kGroup : 1;                               // at the barrier `full`
+    static constexpr int kArrivals = kGathers ? ARRIVALS : 1;                             // at the barrier `full`
     static constexpr int kRawA = TENSOR_A ? 0 : A::kRaw, kRawB = TENSOR_B ? 0 : B::kRaw;  // bytes
     static constexpr int kRaw = kRawA + kRawB;
     static_assert(SHARES == 1 || !kGathers, "blocks gather for themselves");
@@ -174,6 +238,23 @@ struct Loader {
     __device__ __forceinline__ void shift(char* stage, const char* raw, int k, uint64* full) const {
         if constexpr (!TENSOR_A) A::shift(stage, raw, of_a, m0, k);
         if constexpr (!TENSOR_B) B::shift(stage + A::kBytes, raw + kRawA, of_b, n0, k);
+        fence_async_shared();
+        barrier_arrive(full);
+    }
+
+    // Loads the gathered operands, whose first elements in the batch are a and b, to a stage. The first ARRIVALS
+    // threads call it.
+    __device__ __forceinline__ void load_directly(char* stage, const T* a, const T* b, int k, uint64* full) const {
+        if constexpr (TENSOR_A) {
+            typename B::template Direct<ARRIVALS>(b, of_b, n0, k).store(stage + A::kBytes);
+        } else if constexpr (TENSOR_B) {
+            typename A::template Direct<ARRIVALS>(a, of_a, m0, k).store(stage);
+        } else {  // the loads of both overlap
+            const typename A::template Direct<ARRIVALS> rows_a(a, of_a, m0, k);
+            const typename B::template Direct<ARRIVALS> rows_b(b, of_b, n0, k);
+            rows_a.store(stage);
+            rows_b.store(stage + A::kBytes);
+        }
         fence_async_shared();
         barrier_arrive(full);
     }
