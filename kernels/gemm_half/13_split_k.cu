@@ -152,8 +152,11 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     float sums[1][SHAPE::kN / 2];                   // of a chain
     float total[kChains ? SHAPE::kN / 2 : 1] = {};  // of all chains, if there are several
     RingPlace<STAGES> place;
-    if (Load::kGathers && kOneStep && group <= 0)
+    if (Load::kGathers && kOneStep && group <= 0) {
+        // before this thread arrives: the barrier must not complete without the tensor copies
+        if ((TENSOR_A || TENSOR_B) && threadIdx.x == 0) load(shared, begin * kDepth, full);
         load.load_directly(shared, a + at.batch * a_batch, b + at.batch * b_batch, begin * kDepth, full);
+    }
     if (group < 0) {
         if constexpr (Load::kGathers && !kOneStep) {
             RingPlace<kAhead> slot;
@@ -174,7 +177,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
                 place.next();
                 slot.next();
             }
-        } else if (threadIdx.x == 0 && (TENSOR_A || TENSOR_B)) {
+        } else if (!Load::kGathers && threadIdx.x == 0) {
             for (int step = begin; step < end; ++step) {
                 barrier_wait(&empty[place.stage], place.parity ^ 1);
                 load(shared + place.stage * Load::kStage, step * kDepth, &full[place.stage]);
