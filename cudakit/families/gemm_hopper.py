@@ -45,19 +45,35 @@ SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile;
 # steps of 64 k of all rounds; their area; the same times the share of busy multiprocessors (more of them have a lower
 # clock); the same in clusters; hundreds of lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
-# rounds of blocks; their area times the blocks of a cluster; steps of all rounds; then, for all blocks of a
-# multiprocessor, the area of steps times the share of busy multiprocessors, and lines as above; MB of A and B.
+# the area of all rounds of blocks times the blocks of a cluster; steps of all rounds; the rounds, if super rows are
+# copied; the area of all blocks of a multiprocessor; then, for these, the area of steps times the share of busy
+# multiprocessors, and lines as above; MB of A and B; MB of output.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (3.885, 0.1324, 0.2534, 0.3, 0, 0.2042, 0.07017, 0.001586, 0.02287, 0.0697, 0),
-    "shared": (3.862, 0.1875, 0.1528, 0.3, 0.05377, 0.07721, 0.1028, 0.02122, 0.05779, 0.09629, 0),
-    "split": (0, 0.5448, 1.557, 0.3534, 2.987, 0.5266, 0.03796, 0.1932, 0.03693, 0.08566, 0.653, 0.1664),
+    "turns": (4.256, 0.1887, 0.1946, 0.2018, 0, 0.2129, 0.06012, 0.01447, 0.01972, 0.06295, 0),
+    "shared": (3.828, 0.185, 0.135, 0.3459, 0.05533, 0.09147, 0.07358, 0.03619, 0.06407, 0.1007, 0),
+    "split": (
+        2.357,
+        0.9297,
+        2.087,
+        0.3093,
+        0.2688,
+        0.05351,
+        0.7604,
+        1.09,
+        0.1869,
+        0.04438,
+        0.09468,
+        0.4292,
+        0.1472,
+        0.3642,
+    ),  # fmt: skip
 }
 BYTES_PER_US = 4e6  # of memory that is read or written once
 START_US = 2.0  # of a launch that is bound by memory
 # Tiles of 12_tiles.cu are not chosen for problems with at most so many rows or columns: memory bounds both kernels
 # there, and the model leaves out the time of padded columns.
 _NARROW = 16
-PACK_US, PACK_BYTES_PER_US = 3.1, 3.05e6
+PACK_US, PACK_BYTES_PER_US = 2.94, 2.94e6
 
 
 def moved_us(p: GemmProblem) -> float:

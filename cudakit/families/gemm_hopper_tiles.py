@@ -339,7 +339,7 @@ class Tile:
         area = self.bm * self.bn / 16384
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
         output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
-        lines = _lines(layout, self.bm, self.bn / self.shares)
+        lines = _lines(layout, self.bm, self.bn, self.shares)
         lanes = 0 if layout.tensor else rounds * area
         fixed = (1, output, 0 if layout.whole else output, lanes, steps, steps * area)
         return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
@@ -451,15 +451,17 @@ class Split:
         split = self.splits > 1
         parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
         lines = _lines(layout, self.bm, self.bn)
-        fixed = (1, self.cluster > 1, split, parts, rounds, rounds * area * self.cluster)
         operands = (p.m * p.k + p.k * p.n) * p.batch * ITEM * 1e-6  # MB
-        return (*fixed, rounds * steps, work * area * busy, *(work * each for each in lines), operands)
+        output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
+        copied = rounds if layout.gathers and steps > 1 else 0
+        fixed = (1, self.cluster > 1, split, parts, rounds * area * self.cluster, rounds * steps, copied, each * area)
+        return (*fixed, work * area * busy, *(work * each for each in lines), operands, output)
 
 
-def _lines(layout: Layout, of_a: float, of_b: float) -> tuple[float, float, float]:
+def _lines(layout: Layout, of_a: int, of_b: int, shares: int = 1) -> tuple[float, float, float]:
     """Return the lines that a block loads per step, in hundreds: those of operands with 128-byte aligned rows, of other
-    tensor copies, and gathered ones."""
+    tensor copies, and gathered ones. shares: blocks of a cluster that load B for each other."""
     found = [0.0, 0.0, 0.0]
-    for side, lines in ((layout.a, of_a), (layout.b, of_b)):
-        found[2 if not side.tensor else 0 if side.whole else 1] += lines / 100
+    for side, lines, blocks in ((layout.a, of_a, 1), (layout.b, of_b, shares)):
+        found[2 if not side.tensor else 0 if side.whole else 1] += side.bytes(lines) / (DEPTH * ITEM * 100 * blocks)
     return found[0], found[1], found[2]
