@@ -366,7 +366,7 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, p: GemmProblem, layout: Layout) -> int:
-        """Bytes of shared memory: the ring and raw memory, or what the store of the sums needs, which overwrites them."""
+        """Bytes of shared memory: the ring and raw memory, or the results, which overwrite them."""
         stages = self.ring(p, layout)
         ahead = min(_AHEAD, stages) if layout.gathers and stages > 1 else 0  # one step is loaded directly
         ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
