@@ -193,7 +193,7 @@ def any_operand_maps(p: GemmProblem, layout: Layout, bm: int, bn: int) -> list[T
 
 def output_map(p: GemmProblem, layout: Layout, bn: int) -> TensorMapSlot:
     """Return the tensor map of the output for tiles of bn columns; its boxes are those of Store in
-    warpgroup_tile.cuh."""
+    warpgroup_store.cuh."""
     item = memory.as_dtype(p.result).itemsize
     cols = next(width for width in ((64, 32, 16, 8) if item == 2 else (32, 16, 8)) if bn % width == 0)
     d = p.d

@@ -17,6 +17,7 @@
 // bandwidth of B.
 #include "../common/dependent.cuh"
 #include "../gemm_half/persistent_tile.cuh"
+#include "../gemm_half/warpgroup_store.cuh"
 #include "groups.cuh"
 
 // The place of a tile: rows m0 .. end - 1 belong to its group. across: whole tiles per row of them.

@@ -10,6 +10,7 @@
 //
 // Bottleneck: both consumers store at the same time, and meanwhile no products run.
 #include "ring.cuh"
+#include "warpgroup_store.cuh"
 
 // SHARES, BAND: as in 10_persistent.cu.
 //

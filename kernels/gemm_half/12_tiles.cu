@@ -20,6 +20,7 @@
 // copies to the ring, the same power allows a clock of only 1.5 GHz of 1.98.
 #include "../common/dependent.cuh"
 #include "persistent_tile.cuh"
+#include "warpgroup_store.cuh"
 
 // The tiles of a cluster, in the order of their computation: every stride-th of the whole ones, then tail tiles, which
 // those clusters share that have fewer whole ones. m0: of the cluster's first block.

@@ -13,11 +13,11 @@
 // columns, as few as 16. Tiles of 64 or 128 rows are small, so copies have a deep ring instead of a second tile.
 //
 // Rows of any length that adjoin are copied to raw memory several steps ahead, by tensor copies of every 8th row, and
-// shifted from there to the ring.
+// shifted from there to the ring. If a block has one step, its threads load them directly.
 //
 // Bottleneck: memory bandwidth, if the product has few rows; else the latency of the first copies and of the last sums.
 #include "../common/dependent.cuh"
-#include "warpgroup_tile.cuh"
+#include "warpgroup_store.cuh"
 
 // The tensor cores truncate each sum, so the error of a sum grows faster than its terms. Chains of so many steps are
 // added up in float, unless the rounding of the output, to bfloat16, is larger than such errors.
@@ -32,10 +32,8 @@ template <int GROUPS, int BN, int STAGES, int CLUSTER>
 struct Shape {
     static constexpr int kM = GROUPS * 64, kN = BN, kGroups = GROUPS, kStages = STAGES, kCluster = CLUSTER;
     static constexpr int kThreads = (GROUPS + 1) * kGroup;
-    static constexpr int kFours = kM * kN / 4;  // groups of four neighbouring sums
-    static constexpr int kAhead = STAGES == 1  ? 0
-                                  : STAGES < 3 ? STAGES
-                                               : 3;   // steps whose rows are copied ahead to raw memory
+    static constexpr int kFours = kM * kN / 4;                            // groups of four neighbouring sums
+    static constexpr int kAhead = STAGES == 1 ? 0 : STAGES == 2 ? 2 : 3;  // steps copied ahead to raw memory
     static constexpr int kBuffers = BN > 64 ? 2 : 1;  // 8 KB each, of a consumer that stores its sums directly
     static constexpr int kDirectBytes = GROUPS * kBuffers * 8192;
 };

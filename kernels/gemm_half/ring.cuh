@@ -1,6 +1,7 @@
 // Shared by 05_wgmma.cu to 11_stored.cu: the store of sums from registers, and the ring of stages of 07_producer.cu for
 // the variants after it.
 #pragma once
+#include "../common/pack.cuh"
 #include "warpgroup_tile.cuh"
 
 // Stores a warpgroup's 64 x 2 * COUNT sums, multiplied by alpha, from registers. A lane has two neighbours of a row. d:

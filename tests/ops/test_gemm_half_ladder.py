@@ -209,9 +209,9 @@ MISTAKES = [
     ("cluster", "09_cluster.cu", WAIT_EMPTY, f"if (step < 0) {WAIT_EMPTY}", "mbarrier count"),
     ("persistent", "ring.cuh", "release<SHARES>(&empty[reading], lane);\n    }", "}", "deadlock"),
     ("persistent", "10_persistent.cu", "    ring.sync();", "", "use after free"),
-    ("stored", "warpgroup_tile.cuh", STORE_FENCE, "named_sync", "missing proxy fence"),
-    ("stored", "warpgroup_tile.cuh", "bulk_wait_read<BUFFERS / BATCH - 1>();", ";", OVERWRITTEN),
-    ("stored", "warpgroup_tile.cuh", "bulk_wait_read<0>();", ";", OVERWRITTEN),
+    ("stored", "warpgroup_store.cuh", STORE_FENCE, "named_sync", "missing proxy fence"),
+    ("stored", "warpgroup_store.cuh", "bulk_wait_read<BUFFERS / BATCH - 1>();", ";", OVERWRITTEN),
+    ("stored", "warpgroup_store.cuh", "bulk_wait_read<0>();", ";", OVERWRITTEN),
 ]
 
 
