@@ -399,8 +399,12 @@ class Split:
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
-        shape = f"Shape<{self.groups}, {self.bn}, {self.ring(p, layout)}, {self.cluster}>"
-        maps = any_operand_maps(p, layout, self.bm, self.bn)
+        ring = self.ring(p, layout)
+        shape = f"Shape<{self.groups}, {self.bn}, {ring}, {self.cluster}>"
+        if ring > 1:
+            maps = any_operand_maps(p, layout, self.bm, self.bn)
+        else:  # gathered operands are loaded without maps
+            maps = [*operand_maps(p, layout, self.bm, self.bn), None, None]
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
         split = self.splits > 1
