@@ -106,16 +106,11 @@ def sides(p: GemmProblem) -> Iterator[tuple[bool, GemmProblem, Layout]]:
 def tiles_of(p: GemmProblem, layout: Layout) -> Iterator[Tile]:
     """Yield the tiles of 12_tiles.cu for a problem: those of the table, also with tail tiles. If all rows are whole
     lines of L2, sharing them in clusters costs more than it saves."""
-    found = set()
-    for tile in TILE_TABLE:
-        if tile.shares > 1 and layout.a.whole and layout.b.whole:
-            continue
-        plain = tile if layout.tensor else tile.stored_by_lanes(p, layout)
-        if plain in found:
-            continue
-        found.add(plain)
-        yield plain
-        tailed = plain.with_tail(p, layout)
+    alone = layout.a.whole and layout.b.whole
+    tiles = (tile for tile in TILE_TABLE if tile.shares == 1 or not alone)
+    for tile in tiles if layout.tensor else dict.fromkeys(each.stored_by_lanes(p, layout) for each in tiles):
+        yield tile
+        tailed = tile.with_tail(p, layout)
         if tailed.tail:
             yield tailed
 

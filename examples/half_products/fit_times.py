@@ -94,14 +94,17 @@ def measure(args):
         used = 2 * packing.end
         if packing.packed:
             chosen += [(True, *each) for each in candidates(packing.applied(problem), rng)]
-            packs = hopper.packs(packing, problem)
-            space = device.empty(used, np.uint8, stream=stream)
-            kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
-            keywords = FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], space)
-            run = kernel.prepare(**keywords).launch
-            us = timer.time([lambda run=run: run(stream)]).median * 1e3
-            samples.append({"packed_bytes": used, "us": us, "shape": shape})
-        wanted = {(launch.source, launch.entry): launch for each in chosen for launch in launches_of(*each[2:], used)}
+        made = [launches_of(*each[2:], used) for each in chosen]
+        most = max(used, *(launch.scratch for launches in made for launch in launches))
+        scratch = device.empty(most, np.uint8, stream=stream) if most else None
+        packing_us = 0.0
+        if packing.packed:
+            (pack,) = hopper.packs(packing, problem)
+            kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], pack)
+            run = kernel.prepare(**FAMILY.keywords(pack, kernel, problem, arrays[0][:2], arrays[0][2], scratch)).launch
+            packing_us = timer.time([lambda run=run: run(stream)]).median * 1e3
+            samples.append({"packed_bytes": used, "us": packing_us, "shape": shape})
+        wanted = {(launch.source, launch.entry): launch for launches in made for launch in launches}
         with concurrent.futures.ThreadPoolExecutor(12) as pool:  # compile
             list(
                 pool.map(
@@ -111,10 +114,7 @@ def measure(args):
                     wanted.values(),
                 )
             )
-        for packed, turned, tile, side, layout in chosen:
-            launches = launches_of(tile, side, layout, used)
-            most = max(used, *(each.scratch for each in launches))
-            scratch = device.empty(most, np.uint8, stream=stream) if most else None
+        for (packed, turned, tile, _, _), launches in zip(chosen, made, strict=True):
             runs = []
             for a, b, out in arrays:
                 kernels = [
@@ -127,11 +127,6 @@ def measure(args):
                 ]
                 runs.append(lambda kernels=kernels: [kernel.launch(stream) for kernel in kernels])
             with torch.cuda.stream(external):
-                if packed:
-                    kernel = FAMILY.kernel(device, FAMILY["packed_tiles"], packs[0])
-                    kernel.prepare(
-                        **FAMILY.keywords(packs[0], kernel, problem, arrays[0][:2], arrays[0][2], scratch)
-                    ).launch(stream)
                 sets[0][2].fill_(math.nan)
                 runs[0]()
                 stream.synchronize()
@@ -147,17 +142,20 @@ def measure(args):
                     "tile": [type(tile).__name__, asdict(tile)],
                 }
             )  # fmt: skip
-        mine = [each for each in samples if each["shape"] == shape and "tile" in each]
+        mine = [  # times with the packing
+            (each["us"] + packing_us * each["packed"], each)
+            for each in samples
+            if each["shape"] == shape and "tile" in each
+        ]
         if mine:
-            best = min(mine, key=lambda each: each["us"])
-            first = next(
-                (each for each in mine if each["tile"] == [type(chosen[0][2]).__name__, asdict(chosen[0][2])]), best
-            )
+            us, best = min(mine, key=lambda row: row[0])
+            first = [type(chosen[0][2]).__name__, asdict(chosen[0][2])]
+            modelled = next((each_us for each_us, each in mine if each["tile"] == first), us)
             name, fields = best["tile"]
             words = " ".join(str(value) for value in fields.values())
             print(
-                f"{shape} cuBLAS {cublas:.1f} us, best {best['us']:.1f} ({cublas / best['us']:.2f}), modelled "
-                f"{first['us']:.1f}: {name} {words}{' turned' if best['turned'] else ''}",
+                f"{shape} cuBLAS {cublas:.1f} us, best {us:.1f} ({cublas / us:.2f}), modelled {modelled:.1f}: {name} "
+                f"{words}{' turned' if best['turned'] else ''}",
                 flush=True,
             )
         with open(args.samples, "w") as file:

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     int64 bias_row, int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col,
     int64 residual_batch, float scale, float* parts, int splits) {
     constexpr int STAGES = SHAPE::kStages, CLUSTER = SHAPE::kCluster;
-    // With one step there are no products during which the producers could shift rows: two warpgroups load them.
+    // A block with one step multiplies only after all rows have been loaded, so two warpgroups load them.
     constexpr bool kOneStep = STAGES == 1;
     constexpr int kGathering = (kOneStep ? 2 : 1) * kGroup;
     using Load = Loader<T, SHAPE::kM, SHAPE::kN, A_K, B_K, TENSOR_A, TENSOR_B, 1, SHAPE::kM, kGathering>;

@@ -99,9 +99,7 @@ struct OperandTile {
 #pragma unroll
             for (int i = 0; i < kBatch; ++i) {
                 const int row = (pass + i) * kOnce + row0;
-                uint4 words = shifted(low[i], high[i], skip);
-                words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
-                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
+                put(tile, row, piece, shifted(low[i], high[i], skip), mask);
             }
         }
     }
@@ -145,11 +143,9 @@ struct OperandTile {
 #pragma unroll
             for (int pass = 0; pass < kPasses; ++pass) {
                 const T* const from = begin(pass);
-                const int row = pass * kOnce + row0;
-                uint4 words = shifted(low[pass], high[pass], from + 16 <= end ? past_boundary(from) : 0);
-                const uint4 mask = first_elements(elements(pass));
-                words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
-                *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
+                put(tile, pass * kOnce + row0, piece,
+                    shifted(low[pass], high[pass], from + 16 <= end ? past_boundary(from) : 0),
+                    first_elements(elements(pass)));
             }
         }
 
@@ -170,6 +166,12 @@ struct OperandTile {
     };
 
   private:
+    // Writes the elements of a piece that `mask` selects, and zeros, to the piece's place in a row of the tile.
+    static __device__ __forceinline__ void put(char* tile, int row, int piece, uint4 words, const uint4& mask) {
+        words.x &= mask.x, words.y &= mask.y, words.z &= mask.z, words.w &= mask.w;
+        *reinterpret_cast<uint4*>(tile + row * kRowBytes + ((piece ^ row % 8) << 4)) = words;
+    }
+
     // Bits of the first `count` of 8 elements.
     static __device__ __forceinline__ uint4 first_elements(int count) {
         const auto pair = [&](int i) { return count > 2 * i + 1 ? ~0u : count > 2 * i ? 0xffffu : 0u; };
@@ -178,8 +180,8 @@ struct OperandTile {
 };
 
 // The copies that fill a stage of the ring, with a tile of each operand: tensor copies, or, for an operand of super
-// rows, `start` and `shift`. SHARES: blocks of a cluster that load B for each other. BOX: lines of a copy of A.
-// SHIFTING: the block's first threads, which call `shift`.
+// rows, `start` and `shift`, or `load_directly`. SHARES: blocks of a cluster that load B for each other. BOX: lines of
+// a copy of A. ARRIVALS: threads that gather rows, if an operand has super rows.
 template <class T, int BM, int BN, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, int SHARES = 1, int BOX = BM,
     int ARRIVALS = kGroup>
 struct Loader {

@@ -134,12 +134,17 @@ def test_clocks_are_read_by_nvml_during_measurements_only(monkeypatch, instant, 
         assert pynvml.readings == before, "no reading between measurements"
 
 
-def test_clocks_are_read_by_nvidia_smi_without_pynvml(monkeypatch, tmp_path):
+def only_nvidia_smi(monkeypatch, tmp_path, script):
+    """Replace nvidia-smi by a shell script, and make pynvml unavailable."""
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\nwhile echo "1755, [N/A]"; do sleep 0.01; done\n')
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_clocks_are_read_by_nvidia_smi_without_pynvml(monkeypatch, tmp_path):
+    only_nvidia_smi(monkeypatch, tmp_path, 'while echo "1755, [N/A]"; do sleep 0.01; done')
     with rounds.Clocks(GPU) as clocks:
         assert clocks.source == "nvidia-smi"
         assert set(readings(clocks)) == {(1755.0, None)}
@@ -147,11 +152,7 @@ def test_clocks_are_read_by_nvidia_smi_without_pynvml(monkeypatch, tmp_path):
 
 
 def test_a_program_that_ends_is_reported(monkeypatch, tmp_path):
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\nexit 1\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    only_nvidia_smi(monkeypatch, tmp_path, "exit 1")
     with rounds.Clocks(GPU) as clocks:
         clocks._thread.join(timeout=10)
         assert clocks.source == "nvidia-smi stopped: EOFError: its output ended"
