@@ -55,7 +55,7 @@ def tailed(tile: Tile) -> list[Tile]:
 
 # A tile with and one without turns, with and without clusters that share B; one that splits k in each way.
 KINDS = first_of_each(TILE_TABLE, lambda tile: (tile.turns, tile.shares, tile.bm))
-WAYS = [replace(SMALLEST, cluster=cluster, splits=splits) for cluster, splits in ((1, 1), (2, 1), (2, 3))]
+WAYS = [replace(SMALLEST, cluster=cluster, splits=splits) for cluster, splits in ((1, 1), (2, 1), (1, 3))]
 
 
 def quick(values: Any, *those: Any) -> list[Any]:

@@ -16,7 +16,6 @@ from cudakit.families import gemm_packed
 from cudakit.families.gemm_hopper_tiles import ITEM, SPLIT_K, TILES, Layout, Side, Split, Tile, layout_of, side_of
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, several, variant
-from cudakit.memory import array as memory
 
 # Tiles of 12_tiles.cu: in turns, without and with clusters, then shared by two warpgroups. A ring of 4 stages has room
 # for tall tail tiles.
@@ -31,8 +30,8 @@ TILE_TABLE = (
 )
 SPLIT_TABLE = tuple(
     Split(groups, bn, stages, 1)
-    for groups, bn, stages in ((2, 128, 5), (2, 96, 7), (2, 64, 8), (2, 32, 8), (1, 128, 8), (1, 96, 8),
-        (1, 64, 8), (1, 32, 8), (1, 16, 8))
+    for groups, bn, stages in ((2, 128, 5), (2, 96, 7), (2, 64, 8), (2, 32, 8), (1, 128, 8), (1, 96, 8), (1, 64, 8),
+        (1, 64, 12), (1, 32, 8), (1, 32, 12), (1, 16, 8), (1, 16, 14))
 )  # fmt: skip
 CLUSTERS = 1, 2, 4, 8  # blocks that share a tile's k through distributed shared memory
 SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile; also as many as fill the device
@@ -40,38 +39,27 @@ SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile;
 
 # The model of times ---------------------------------------------------------------------------------------------------
 
-# us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; MB of
-# output, again if its rows are not whole sectors; the area of all rounds of tiles, in 128 x 128, if lanes store them;
-# steps of 64 k of all rounds; their area; the same times the share of busy multiprocessors (more of them have a lower
-# clock); the same in clusters; hundreds of lines per step, by how they are loaded.
-# Those of "split": 1; whether there are clusters; whether there are several per tile; the MB of their partial sums;
-# the area of all rounds of blocks times the blocks of a cluster; steps of all rounds; the rounds, if super rows are
-# copied; the area of all blocks of a multiprocessor; then, for these, the area of steps times the share of busy
-# multiprocessors, and lines as above; MB of A and B; MB of output.
+# us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; MB of A
+# and B; MB of output, again if its rows are not whole sectors; the area of all rounds of tiles, in 128 x 128, if lanes
+# store them; steps of 64 k of all rounds; their area; the same times the share of busy multiprocessors (more of them
+# have a lower clock); the same in clusters; hundreds of lines per step, by how they are loaded.
+# Those of "split": 1; whether there are clusters; the rounds of clusters after the first one; whether there are several
+# parts per tile; the MB of their sums; the area of all rounds of blocks times the blocks of a cluster; steps of all
+# rounds, fewer for deep rings; the rounds, if super rows are copied; the area of all blocks of a multiprocessor; then,
+# for these, the area of steps times the share of busy multiprocessors, and lines as above; MB of A and B; the same if
+# several blocks run on a multiprocessor at the same time; MB of output.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (4.256, 0.1887, 0.1946, 0.2018, 0, 0.2129, 0.06012, 0.01447, 0.01972, 0.06295, 0),
-    "shared": (3.828, 0.185, 0.135, 0.3459, 0.05533, 0.09147, 0.07358, 0.03619, 0.06407, 0.1007, 0),
-    "split": (2.357, 0.9297, 2.087, 0.3093, 0.2688, 0.0535, 0.7604, 1.09, 0.1869, 0.0444, 0.0947, 0.4292, 0.147, 0.364),
-}
-BYTES_PER_US = 4e6  # of memory that is read or written once
-START_US = 2.0  # of a launch that is bound by memory
-# Tiles of 12_tiles.cu are not chosen for problems with at most so many rows or columns: memory bounds both kernels
-# there, and the model leaves out the time of padded columns.
-_NARROW = 16
-PACK_US, PACK_BYTES_PER_US = 2.94, 2.94e6
-
-
-def moved_us(p: GemmProblem) -> float:
-    """Return the shortest time of a launch that moves the problem's arrays once."""
-    moved = ITEM * (p.m * p.k + p.k * p.n) * p.batch + memory.as_dtype(p.result).itemsize * p.m * p.n * p.batch
-    return START_US + moved / BYTES_PER_US
+    "turns": (4.118, 0.1277, 0.208, 0.1649, 0.2333, 0, 0.194, 0.06371, 0.01028, 0.01607, 0.04888, 0),
+    "shared": (3.785, 0.1637, 0.2101, 0.1215, 0.3759, 0.03933, 0.07182, 0.1031, 0.03447, 0.05206, 0.06816, 0),
+    "split": (2.455, 0.9851, 2.36, 2.093, 0.3335, 0.2767, 0.06449, 0.8479, 0.8258, 0.2084, 0.03354, 0.07134, 0.3723,
+        0.1425, 0.01906, 0.4611),
+}  # fmt: skip
+PACK_US, PACK_BYTES_PER_US = 2.94, 3.01e6
 
 
 def us(tile: Tile | Split, p: GemmProblem, layout: Layout) -> float:
     """Return the modelled time of a tile's launches."""
-    modelled = sum(a * b for a, b in zip(COEFFICIENTS[tile.kind], tile.terms(p, layout), strict=True))
-    # the second term: of tiles that are bound by memory, the one with the shortest other work
-    return max(modelled, moved_us(p) + 0.05 * modelled)
+    return sum(a * b for a, b in zip(COEFFICIENTS[tile.kind], tile.terms(p, layout), strict=True))
 
 
 # The choice of a tile -------------------------------------------------------------------------------------------------
@@ -228,8 +216,6 @@ def choose(problem: GemmProblem) -> str:
     for name, choice in (("tiles", best_tile(problem)), ("split_k", best_split(problem))):
         if isinstance(choice, Choice):
             times[name] = choice.us
-    if "split_k" in times and min(problem.m, problem.n) <= _NARROW:
-        times.pop("tiles", None)
     packing = packing_for(problem)
     if packing.packed:
         packed = _best_packed(packing.applied(problem))

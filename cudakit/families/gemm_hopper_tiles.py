@@ -36,6 +36,7 @@ _MOST_GATHERED = _MOST_EXTENT // _SUPER  # elements of a gathered operand's row:
 # clusters of 4 blocks, or 15 of 8, at the same time.
 CLUSTER_SHARE = {1: 1.0, 2: 1.0, 4: 0.91, 8: 0.91}
 _SHARED_PER_SM = 233472
+_USUAL_STAGES = 8  # of a ring; with more, a step waits less for memory
 
 
 # Layout of the operands -----------------------------------------------------------------------------------------------
@@ -338,17 +339,17 @@ class Tile:
         steps = rounds * ceil_div(p.k, DEPTH)
         area = self.bm * self.bn / 16384
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
-        output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
+        operands, output = _moved(p)
         lines = _lines(layout, self.bm, self.bn, self.shares)
         lanes = 0 if layout.tensor else rounds * area
-        fixed = (1, output, 0 if layout.whole else output, lanes, steps, steps * area)
+        fixed = (1, operands, output, 0 if layout.whole else output, lanes, steps, steps * area)
         return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
 
 
 @dataclass(frozen=True)
 class Split:
-    """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k the blocks of `splits` clusters share, and a ring of
-    `stages`, or fewer if an operand is gathered or a block has few steps."""
+    """A tile of 64 * groups x bn outputs of 13_split_k.cu, whose k is shared by the blocks of a cluster, or by `splits`
+    blocks that write parts. A ring of `stages`, or fewer if an operand is gathered or a block has few steps."""
 
     groups: int
     bn: int
@@ -371,7 +372,9 @@ class Split:
         ahead = min(_AHEAD, stages) if layout.gathers and stages > 1 else 0  # one step is loaded directly
         ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
         raw = ahead * (layout.a.raw(self.bm) + layout.b.raw(self.bn))
-        if layout.by_columns:
+        if self.splits > 1:
+            sums = 0
+        elif layout.by_columns:
             sums = 4 * self.bn * (self.bm + 4)
         elif self.pieces > 1:
             sums = 4 * self.bm * (self.bn + 8)
@@ -393,9 +396,10 @@ class Split:
         return ceil_div(p.m, self.bm) * ceil_div(p.n, self.bn) * p.batch
 
     def fits(self, p: GemmProblem, layout: Layout) -> bool:
-        """Whether its kernel supports a problem: every piece of k has a step."""
-        blocks = self.count(p) * self.pieces
-        return self.shared(p, layout) <= p.shared and blocks <= _MOST and self.pieces <= ceil_div(p.k, DEPTH)
+        """Whether its kernel supports a problem: k is shared in one way, and every piece of it has a step."""
+        if min(self.cluster, self.splits) > 1 or self.count(p) * self.pieces > _MOST:
+            return False
+        return self.shared(p, layout) <= p.shared and self.pieces <= ceil_div(p.k, DEPTH)
 
     def launch(self, p: GemmProblem, layout: Layout, used: int = 0) -> tuple[Launch, ...]:
         """Return the launches for a problem that it fits. used: bytes of scratch memory that packed operands use."""
@@ -408,7 +412,14 @@ class Split:
         bias, *epilogue = epilogue_constants(p).split(", ")
         types = (CPP[p.dtype], CPP[p.result], bias, shape)
         split = self.splits > 1
-        flags = (layout.a.along_k, layout.b.along_k, layout.a.tensor, layout.b.tensor, layout.by_columns, split)
+        flags = (
+            layout.a.along_k,
+            layout.b.along_k,
+            layout.a.tensor,
+            layout.b.tensor,
+            layout.by_columns and not split,
+            split,
+        )
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
         tail = (*epilogue_arguments(p), parts, self.splits)
@@ -426,12 +437,15 @@ class Split:
         if not split:
             return (main,)
         joined = (*output_arguments(p), p.m, p.n, p.batch, p.alpha, p.beta)
-        fours = self.count(p) * self.bm * self.bn // 4
+        warps = self.count(p) * self.bm * self.bn // 128  # that add four sums per lane
+        # As many as fill the device once: then all sums are loaded at the same time.
+        most = min(2 * self.splits - 1, 16 * p.sms // warps)
+        adders = max(count for count in (1, 2, 4, 8, 16) if count <= max(1, most))
         join = Launch(
-            min(ceil_div(fours, 32), 16 * p.sms),
+            min(ceil_div(warps * adders, 16), 16 * p.sms),
             512,
-            (*joined, *tail),
-            entry=f"split_k_join<{', '.join((*types[1:], cpp_bool(layout.by_columns), *epilogue))}>",
+            (*joined, *tail, adders),
+            entry=f"split_k_join<{', '.join((*types[1:], *epilogue))}>",
             programmatic=True,
             source=SPLIT_K,
         )
@@ -455,11 +469,20 @@ class Split:
         split = self.splits > 1
         parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
         lines = _lines(layout, self.bm, self.bn)
-        operands = (p.m * p.k + p.k * p.n) * p.batch * ITEM * 1e-6  # MB
-        output = p.m * p.n * p.batch * memory.as_dtype(p.result).itemsize * 1e-6  # MB
+        operands, output = _moved(p)
+        together = operands if resident > 1 and blocks > p.sms else 0
+        clusters = self.cluster > 1
+        deep = max(1, self.ring(p, layout) / _USUAL_STAGES)
         copied = rounds if layout.gathers and steps > 1 else 0
-        fixed = (1, self.cluster > 1, split, parts, rounds * area * self.cluster, rounds * steps, copied, each * area)
-        return (*fixed, work * area * busy, *(work * each for each in lines), operands, output)
+        fixed = (1, clusters, clusters * (rounds - 1), split, parts, rounds * area * self.cluster)
+        of_steps = (rounds * steps / deep, copied, each * area, work * area * busy, *(work * each for each in lines))
+        return (*fixed, *of_steps, operands, together, output)
+
+
+def _moved(p: GemmProblem) -> tuple[float, float]:
+    """Return the MB of A and B, and those of the output."""
+    output = memory.as_dtype(p.result).itemsize * p.m * p.n
+    return ITEM * (p.m * p.k + p.k * p.n) * p.batch * 1e-6, output * p.batch * 1e-6
 
 
 def _lines(layout: Layout, of_a: int, of_b: int, shares: int = 1) -> tuple[float, float, float]:

@@ -29,14 +29,15 @@ from cudakit.measure.timing import GpuTimer, rotations
 SEED = 7  # of the shapes
 LARGEST = 3e11  # multiply-adds of the largest shape
 CANDIDATES = 14  # of a shape
+NARROW = 64  # rows or columns of a shape that memory bounds
 
 
 def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
-    """Return `count` shapes m, n, k, each log-uniform over `least` to `most`, rounded to multiples."""
+    """Return `count` shapes m, n, k, each log-uniform over `least` to `most`, rounded down to multiples."""
     shapes = []
     while len(shapes) < count:
         shape = np.exp(rng.uniform(np.log(least), np.log(most))).round().astype(int)
-        shape = np.maximum(1, shape // multiple) * multiple
+        shape = np.maximum(1, shape // multiple) * multiple  # one number, or one per extent
         if np.prod(shape.astype(float)) <= LARGEST:
             shapes.append(tuple(shape.tolist()))
     return shapes
@@ -44,16 +45,20 @@ def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
 
 def candidates(problem, rng):
     """Return (turned, tile, side, layout) of at most CANDIDATES tiles: those whose modelled time is the shortest, and
-    some others that take at most twice as long."""
+    some others that take at most twice as long. For narrow shapes there are twice as many, of tiles that
+    are filled by half or more."""
+    narrow = min(problem.m, problem.n) <= NARROW
+    count = 2 * CANDIDATES if narrow else CANDIDATES
     found = []
     for turned, side, layout in hopper.sides(problem):
         for tile in (*hopper.tiles_of(side, layout), *hopper.splits_of(side)):
-            if tile.fits(side, layout):
+            padded = max(1, tile.bm / side.m) * max(1, tile.bn / side.n)
+            if tile.fits(side, layout) and not (narrow and padded > 2):
                 found.append((hopper.us(tile, side, layout), turned, tile, side, layout))
     found.sort(key=lambda each: each[0])
     fast = [each[1:] for each in found if each[0] <= 2 * found[0][0]]
-    first, rest = fast[: CANDIDATES // 2], fast[CANDIDATES // 2 :]
-    others = rng.permutation(len(rest))[: CANDIDATES - len(first)]
+    first, rest = fast[: count // 2], fast[count // 2 :]
+    others = rng.permutation(len(rest))[: count - len(first)]
     return [*first, *(rest[index] for index in others)]
 
 
@@ -69,6 +74,8 @@ def measure(args):
     shapes = drawn(args.whole, 64, [1024] * 3, rng) + drawn(args.shapes, 8, [16] * 3, rng)
     shapes += drawn(args.unaligned, 1, [16] * 3, rng) + drawn(args.long, 8, [16, 16, 4096], rng, [512, 512, 131072])
     shapes += drawn(args.short, 1, [16] * 3, rng, [16384, 16384, 128])
+    for multiple in (8, 64):  # of columns and k
+        shapes += drawn(args.narrow // 2, [8, multiple, multiple], [8, 1024, 1024], rng, [NARROW, 16384, 16384])
     rng.shuffle(shapes)
     device = cudakit.Device(0)
     stream = device.stream()
@@ -211,21 +218,19 @@ def fit(args):
             problem = packing.applied(problem)
         side = problem.turned if each["turned"] else problem
         layout = hopper.layout_of(side)
-        moved = hopper.moved_us(side)
         chosen_from = hopper.splits_of(side) if tile.kind == "split" else hopper.tiles_of(side, layout)
         if tile not in chosen_from:
             continue
-        groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], moved, packed_us, each))
+        groups.setdefault(tile.kind, []).append((tile.terms(side, layout), each["us"], packed_us, each))
     modelled = {}
     for kind, rows in groups.items():
-        bound = [row for row in rows if row[1] > 1.15 * row[2]]  # others are bound by memory
-        terms, times = np.array([row[0] for row in bound]), np.array([row[1] for row in bound])
+        terms, times = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
         # tiles that are nearly the fastest matter most
-        weights = np.array([(fastest[tuple(row[-1]["shape"])] / row[-1]["whole_us"]) ** 2 for row in bound])
+        weights = np.array([(fastest[tuple(row[-1]["shape"])] / row[-1]["whole_us"]) ** 2 for row in rows])
         found = not_negative(terms, times, weights)
         print(f'    "{kind}": ({", ".join(f"{value:.4g}" for value in found)}),')
         for row in rows:
-            estimate = max(float(np.dot(found, row[0])), row[2]) + row[3]
+            estimate = float(np.dot(found, row[0])) + row[2]
             sample = row[-1]
             modelled.setdefault(tuple(sample["shape"]), []).append((estimate, sample["whole_us"], sample["cublas_us"]))
         errors = np.abs(terms @ found / times - 1)
@@ -249,6 +254,7 @@ def main():
     one.add_argument("--unaligned", type=int, default=40, help="other shapes")
     one.add_argument("--long", type=int, default=20, help="shapes of few outputs and much k")
     one.add_argument("--short", type=int, default=25, help="other shapes of little k")
+    one.add_argument("--narrow", type=int, default=20, help="shapes of few rows, many columns and much k")
     one.add_argument("--seed", type=int, default=SEED, help=f"of the shapes (default: {SEED})")
     one.add_argument("--budget-ms", type=float, default=4.0)
     one.set_defaults(run=measure)

@@ -1,13 +1,14 @@
 // Product of half or bfloat16 matrices by wgmma for few tiles: the blocks of a cluster share a tile's k.
 //
-// Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many clusters share
-// a tile. k is at least 64 * (pieces of k - 1) + 1. `partial_a`, `partial_b`: second maps of operands of super rows, as
-// in warpgroup_tile.cuh.
+// Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many blocks write
+// a part of a tile. k is at least 64 * (pieces of k - 1) + 1. `partial_a`, `partial_b`: second maps of operands of
+// super rows, as in warpgroup_tile.cuh.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
 // multiplies a piece of the tile's k and leaves its sums in shared memory; then each adds up a part of the tile, and
-// reads the other blocks' sums through distributed shared memory. If a cluster of 8 is not enough, several clusters
-// write their sums to scratch memory, and split_k_join adds them up. The order of all sums is fixed.
+// reads the other blocks' sums through distributed shared memory. If a cluster of 8 is not enough, blocks write their
+// sums from registers to scratch memory as they are, and split_k_join adds them up, with one load per thread and part.
+// The order of all sums is fixed.
 //
 // A product with few rows is passed as its transpose: the larger matrix has the 64 rows of a wgmma, the smaller one its
 // columns, as few as 16. Tiles of 64 or 128 rows are small, so copies have a deep ring instead of a second tile.
@@ -27,18 +28,19 @@ constexpr bool kInChains = true;
 template <>
 constexpr bool kInChains<__nv_bfloat16> = false;
 
-// GROUPS * 64 x BN: a tile. CLUSTER: blocks that share it.
+// GROUPS * 64 x BN: a tile. CLUSTER: blocks that share its k.
 template <int GROUPS, int BN, int STAGES, int CLUSTER>
 struct Shape {
     static constexpr int kM = GROUPS * 64, kN = BN, kGroups = GROUPS, kStages = STAGES, kCluster = CLUSTER;
     static constexpr int kThreads = (GROUPS + 1) * kGroup;
-    static constexpr int kFours = kM * kN / 4;                            // groups of four neighbouring sums
+    static constexpr int kFours = kM * kN / 4;                            // groups of four sums
     static constexpr int kAhead = STAGES == 1 ? 0 : STAGES == 2 ? 2 : 3;  // steps copied ahead to raw memory
     static constexpr int kBuffers = BN > 64 ? 2 : 1;  // 8 KB each, of a consumer that stores its sums directly
     static constexpr int kDirectBytes = GROUPS * kBuffers * 8192;
 };
 
-// A tile's sums in shared memory. The contiguous axis of the output is contiguous here, too.
+// A tile's sums in shared memory, from which the blocks of a cluster add them. The contiguous axis of the output is
+// contiguous here, too.
 template <class SHAPE, bool BY_COLUMNS>
 struct Sums {
     static constexpr int kAlong = BY_COLUMNS ? SHAPE::kM : SHAPE::kN;
@@ -73,21 +75,95 @@ __device__ __forceinline__ void add(float4& total, float4 more) {
     total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
 }
 
-// Four neighbouring elements of the output, before they are rounded, from their sums. BY_COLUMNS: they are in a column.
-// For elements outside the output no array is read.
-template <bool BY_COLUMNS, class R, class FINISH>
-__device__ __forceinline__ float4 finished(
-    const float4& sums, int row, int col, const Output<R>& out, const FINISH& finish) {
-    const auto at = [&](float sum, int i) {
-        const int my_row = row + (BY_COLUMNS ? i : 0), my_col = col + (BY_COLUMNS ? 0 : i);
-        return finish.of(sum, finish.added(my_row, my_col, my_row < out.m, my_col < out.n));
+// An element of the output, before it is rounded, from its sum. For one outside the output no array is read.
+template <class R, class FINISH>
+__device__ __forceinline__ float finished(float sum, int row, int col, const Output<R>& out, const FINISH& finish) {
+    return finish.of(sum, finish.added(row, col, row < out.m, col < out.n));
+}
+
+// Partial sums of tiles in scratch memory. Four consecutive sums of a thread are one float4, those of a warpgroup's
+// threads adjoin.
+template <class SHAPE>
+struct Parts {
+    static constexpr int kOfGroup = SHAPE::kFours / SHAPE::kGroups;
+
+    // The place of four sums in a tile.
+    struct Four {
+        int row, col;  // of the first two; the other two are 8 rows below
+
+        __device__ __forceinline__ explicit Four(int number) {
+            const int thread = number % kGroup, lane = thread % kWarp;
+            row = number / kOfGroup * 64 + thread / kWarp * 16 + lane / 4;
+            col = number % kOfGroup / kGroup * 8 + lane % 4 * 2;
+        }
     };
-    return make_float4(at(sums.x, 0), at(sums.y, 1), at(sums.z, 2), at(sums.w, 3));
+
+    // Stores the calling warpgroup's sums of a tile. first: the tile's part.
+    static __device__ __forceinline__ void store(float4* first, int group, const float (&sums)[SHAPE::kN / 2]) {
+        float4* const to = first + group * kOfGroup + threadIdx.x % kGroup;
+#pragma unroll
+        for (int v = 0; v < SHAPE::kN / 2; v += 4)
+            to[v / 4 * kGroup] = make_float4(sums[v], sums[v + 1], sums[v + 2], sums[v + 3]);
+    }
+};
+
+// Adds up the sums of a cluster's blocks, which are in shared memory, and stores the results. Each block adds and
+// stores a share of the lines, a warp kLines of them at a time: each lane four sums of kBatch lines. The block calls
+// it.
+template <class SHAPE, bool BY_COLUMNS, class R, class FINISH>
+__device__ __forceinline__ void store_shared_sums(
+    float* sums, int rank, int m0, int n0, const Output<R>& out, const FINISH& finish) {
+    using Tile = Sums<SHAPE, BY_COLUMNS>;
+    constexpr int CLUSTER = SHAPE::kCluster;
+    constexpr int kLanes = Tile::kAlong / 4, kOnce = kWarp / kLanes, kWarps = SHAPE::kThreads / kWarp;
+    constexpr int kShare = SHAPE::kFours / kLanes / CLUSTER, kEach = kShare / kWarps / kOnce;
+    constexpr int kBatch = kEach < 1 ? 1 : kEach < 4 ? kEach : 4, kLines = kOnce * kBatch;
+    static_assert(SHAPE::kFours % (kLanes * CLUSTER) == 0, "equal shares");
+    const int lane = threadIdx.x % kWarp, along = lane % kLanes * 4;
+    const auto row = [&](int line, int i) { return m0 + (BY_COLUMNS ? i : line); };
+    const auto col = [&](int line, int i) { return n0 + (BY_COLUMNS ? line : i); };
+    for (int first = threadIdx.x / kWarp * kLines; first < kShare; first += kWarps * kLines) {
+        float* const from = sums + (rank * kShare + first) * Tile::kPitch;
+        const auto number = [&](int i) { return i * kOnce + lane / kLanes; };  // among the warp's lines
+        const auto mine = [&](int i) { return lane < kOnce * kLanes && first + number(i) < kShare; };
+        float4 results[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (!mine(i)) continue;
+            const float4* const four = reinterpret_cast<const float4*>(from + number(i) * Tile::kPitch + along);
+            const int line = rank * kShare + first + number(i);
+            float4 total = CLUSTER > 1 ? cluster_load(four, 0) : *four;
+#pragma unroll
+            for (int other = 1; other < CLUSTER; ++other) add(total, cluster_load(four, other));
+            const auto at = [&](float sum, int e) {
+                return finished(sum, row(line, along + e), col(line, along + e), out, finish);
+            };
+            results[i] = make_float4(at(total.x, 0), at(total.y, 1), at(total.z, 2), at(total.w, 3));
+        }
+        // The results overwrite the sums of their lines.
+        const int line = rank * kShare + first;
+        const StagedLines<R, Tile::kAlong> staged{reinterpret_cast<char*>(from), Tile::kPitch * 4,
+            &out.at(row(line, 0), col(line, 0)), BY_COLUMNS ? out.col : out.row, BY_COLUMNS ? out.row : out.col};
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            if (!mine(i)) continue;
+            R* const to = staged[number(i)] + along;
+            to[0] = static_cast<R>(results[i].x);
+            to[1] = static_cast<R>(results[i].y);
+            to[2] = static_cast<R>(results[i].z);
+            to[3] = static_cast<R>(results[i].w);
+        }
+        __syncwarp();
+        staged.template store<kLines>(
+            min(min(kLines, kShare - first), BY_COLUMNS ? out.n - col(line, 0) : out.m - row(line, 0)),
+            min(Tile::kAlong, BY_COLUMNS ? out.m - m0 : out.n - n0));
+    }
 }
 
 // grid: tiles * splits * CLUSTER, cluster: CLUSTER, block: 128 per 64 rows and 128,
-// shared: the ring and raw memory of kAhead steps, or what the sums need, if that is more: kDirectBytes, or Sums; then
-// 16 bytes per stage, and 8 per such step
+// shared: the ring and raw memory of kAhead steps, or what the sums need, if that is more: nothing if SPLIT,
+// kDirectBytes, or Sums; then 16 bytes per stage, and 8 per such step
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
     bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
@@ -105,7 +181,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     using Tile = Sums<SHAPE, BY_COLUMNS>;
     constexpr bool kDirect = CLUSTER == 1 && !SPLIT && !BY_COLUMNS;  // the consumers store the sums of their rows
     constexpr int kAhead = SHAPE::kAhead, kRing = STAGES * Load::kStage, kLoaded = kRing + kAhead * Load::kRaw;
-    constexpr int kStored = kDirect ? SHAPE::kDirectBytes : Tile::kBytes;
+    constexpr int kStored = SPLIT ? 0 : kDirect ? SHAPE::kDirectBytes : Tile::kBytes;
     constexpr bool kChains = kInChains<R>;
     extern __shared__ __align__(1024) char shared[];
     char* const raw = shared + kRing;
@@ -113,6 +189,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     uint64* const empty = full + STAGES;
     uint64* const arrived = empty + STAGES;  // of raw memory
     static_assert(kRing % 128 == 0 && kStored % 8 == 0, "tensor copies write to multiples of 128 bytes");
+    static_assert(CLUSTER == 1 || !SPLIT, "the blocks of a cluster, or all blocks with a tile, share its k");
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
@@ -132,11 +209,11 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int all = down * across * batches;
-    const int cluster = blockIdx.x / CLUSTER;
-    const int tile = SPLIT ? cluster % all : cluster, part = SPLIT ? cluster / all : 0;
+    const int block = blockIdx.x;
+    const int tile = SPLIT ? block % all : block / CLUSTER, part = SPLIT ? block / all : 0;
     const Place<SHAPE::kM, SHAPE::kN, 8> at(tile, down, across);
     // This block's piece of k, in steps
-    const int steps = (k + kDepth - 1) / kDepth, pieces = (SPLIT ? splits : 1) * CLUSTER, piece = part * CLUSTER + rank;
+    const int steps = (k + kDepth - 1) / kDepth, pieces = SPLIT ? splits : CLUSTER, piece = SPLIT ? part : rank;
     const int each = steps / pieces, longer = steps % pieces;  // pieces that have a step more than `each`
     const int begin = piece * each + min(piece, longer), end = begin + each + (piece < longer);
 
@@ -146,7 +223,6 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     __syncthreads();
     wait_for_predecessor();
 
-    float* const sums_of_tile = reinterpret_cast<float*>(shared);
     float sums[1][SHAPE::kN / 2];                   // of a chain
     float total[kChains ? SHAPE::kN / 2 : 1] = {};  // of all chains, if there are several
     RingPlace<STAGES> place;
@@ -215,114 +291,73 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         else
             return sums[0];
     }();
-    __syncthreads();  // all products are complete: the ring's memory is free
-    if constexpr (kDirect) {
-        using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
-        if (group >= 0)
-            Stored::template by_lanes<SHAPE::kBuffers>(
-                shared + group * SHAPE::kBuffers * 8192, all_sums, out, finish, at.m0 + group * 64, at.n0);
-        return;
-    }
-    if (group >= 0) Tile::store(sums_of_tile, all_sums);
-    if constexpr (CLUSTER > 1)
-        cluster_sync();
-    else
-        __syncthreads();
-
-    // A block adds and stores a share of the lines, a warp kLines of them at a time: each lane four sums of kBatch
-    // lines.
-    constexpr int kLanes = Tile::kAlong / 4, kOnce = kWarp / kLanes, kWarps = SHAPE::kThreads / kWarp;
-    constexpr int kShare = SHAPE::kFours / kLanes / CLUSTER, kEach = kShare / kWarps / kOnce;
-    constexpr int kBatch = kEach < 1 ? 1 : kEach < 4 ? kEach : 4, kLines = kOnce * kBatch;
-    static_assert(SHAPE::kFours % (kLanes * CLUSTER) == 0, "equal shares");
-    const int lane = threadIdx.x % kWarp, along = lane % kLanes * 4;
-    const auto row = [&](int line, int i) { return at.m0 + (BY_COLUMNS ? i : line); };
-    const auto col = [&](int line, int i) { return at.n0 + (BY_COLUMNS ? line : i); };
-    for (int first = threadIdx.x / kWarp * kLines; first < kShare; first += kWarps * kLines) {
-        float* const from = sums_of_tile + (rank * kShare + first) * Tile::kPitch;
-        const auto number = [&](int i) { return i * kOnce + lane / kLanes; };  // among the warp's lines
-        const auto mine = [&](int i) { return lane < kOnce * kLanes && first + number(i) < kShare; };
-        float4 results[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            if (!mine(i)) continue;
-            const float4* const four = reinterpret_cast<const float4*>(from + number(i) * Tile::kPitch + along);
-            const int line = rank * kShare + first + number(i);
-            float4 total = CLUSTER > 1 ? cluster_load(four, 0) : *four;
-#pragma unroll
-            for (int other = 1; other < CLUSTER; ++other) add(total, cluster_load(four, other));
-            if constexpr (SPLIT)
-                reinterpret_cast<float4*>(
-                    parts)[(static_cast<int64>(part) * all + tile) * SHAPE::kFours + line * kLanes + along / 4] = total;
+    if constexpr (SPLIT) {
+        const int64 first = (static_cast<int64>(part) * all + tile) * SHAPE::kFours;
+        if (group >= 0) Parts<SHAPE>::store(reinterpret_cast<float4*>(parts) + first, group, all_sums);
+    } else {
+        __syncthreads();  // all products are complete: the ring's memory is free
+        if constexpr (kDirect) {
+            using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
+            if (group >= 0)
+                Stored::template by_lanes<SHAPE::kBuffers>(
+                    shared + group * SHAPE::kBuffers * 8192, all_sums, out, finish, at.m0 + group * 64, at.n0);
+        } else {
+            float* const sums_of_tile = reinterpret_cast<float*>(shared);
+            if (group >= 0) Tile::store(sums_of_tile, all_sums);
+            if constexpr (CLUSTER > 1)
+                cluster_sync();
             else
-                results[i] = finished<BY_COLUMNS>(total, row(line, along), col(line, along), out, finish);
+                __syncthreads();
+            store_shared_sums<SHAPE, BY_COLUMNS>(sums_of_tile, rank, at.m0, at.n0, out, finish);
+            if constexpr (CLUSTER > 1) cluster_sync();  // no block may exit while another one reads its sums
         }
-        if constexpr (SPLIT) continue;
-        // The results overwrite the sums of their lines.
-        const int line = rank * kShare + first;
-        const StagedLines<R, Tile::kAlong> staged{reinterpret_cast<char*>(from), Tile::kPitch * 4,
-            &out.at(row(line, 0), col(line, 0)), BY_COLUMNS ? d_col : d_row, BY_COLUMNS ? d_row : d_col};
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-            if (!mine(i)) continue;
-            R* const to = staged[number(i)] + along;
-            to[0] = static_cast<R>(results[i].x);
-            to[1] = static_cast<R>(results[i].y);
-            to[2] = static_cast<R>(results[i].z);
-            to[3] = static_cast<R>(results[i].w);
-        }
-        __syncwarp();
-        staged.template store<kLines>(
-            min(min(kLines, kShare - first), BY_COLUMNS ? out.n - col(line, 0) : out.m - row(line, 0)),
-            min(Tile::kAlong, BY_COLUMNS ? out.m - at.m0 : out.n - at.n0));
     }
-    if constexpr (CLUSTER > 1) cluster_sync();  // no block may exit while another one reads its sums
 }
 
-// Adds up the partial sums of split_k. A warp adds every 16th part of 32 groups of four sums, then the first warp
-// adds what the block's warps have. grid: any, block: 512
-template <class R, class U, class SHAPE, bool BY_COLUMNS, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
+// Adds up the partial sums of split_k. `adders` warps share 32 groups of four sums: each adds every adders-th part, and
+// the first one adds what they have. grid: any, block: 512; adders: 1, 2, 4, 8 or 16
+template <class R, class U, class SHAPE, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
-    float scale, const float* parts, int splits) {
+    float scale, const float* parts, int splits, int adders) {
     constexpr int kWarps = 16;
     __shared__ float4 sums[kWarps][kWarp];
     const int across = (n + SHAPE::kN - 1) / SHAPE::kN;
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int64 all = down * across * batches * SHAPE::kFours;
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-    static_assert(SHAPE::kFours % kWarp == 0, "a warp's sums are in one tile");
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, adder = warp % adders;
+    const int once = kWarps / adders * kWarp;  // groups of four sums that the block adds at a time
+    static_assert(SHAPE::kFours % kWarp == 0, "the sums of a warp are in one tile");
     if (threadIdx.x == 0) start_dependents();
     wait_for_predecessor();
-    for (int64 first = blockIdx.x * kWarp; first < all; first += gridDim.x * kWarp) {
-        const int64 i = first + lane;
+    for (int64 first = blockIdx.x * once; first < all; first += gridDim.x * once) {
+        const int64 i = first + warp / adders * kWarp + lane;
         const float4* const from = reinterpret_cast<const float4*>(parts) + i;
         float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
-        for (int part = warp; part < splits; part += kWarps) add(total, from[part * all]);
-        sums[warp][lane] = total;
-        __syncthreads();
-        if (warp == 0) {
-#pragma unroll
-            for (int other = 1; other < kWarps; ++other) add(total, sums[other][lane]);
-            const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
-            const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
-                bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
-                residual_col, alpha, beta, scale};
-            const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
-            constexpr int kAlong = Sums<SHAPE, BY_COLUMNS>::kAlong;
-            const int number = i % SHAPE::kFours * 4, along = number % kAlong, across = number / kAlong;
-            const int row = at.m0 + (BY_COLUMNS ? along : across), col = at.n0 + (BY_COLUMNS ? across : along);
-            const float4 results = finished<BY_COLUMNS>(total, row, col, out, finish);
-            const float each[4] = {results.x, results.y, results.z, results.w};
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int my_row = row + (BY_COLUMNS ? e : 0), my_col = col + (BY_COLUMNS ? 0 : e);
-                if (my_row < out.m && my_col < out.n) out.at(my_row, my_col) = static_cast<R>(each[e]);
-            }
+#pragma unroll 8
+        for (int part = adder; i < all && part < splits; part += adders) add(total, from[part * all]);
+        if (adders > 1) {
+            sums[warp][lane] = total;
+            __syncthreads();
+            for (int other = 1; adder == 0 && other < adders; ++other) add(total, sums[warp + other][lane]);
+            __syncthreads();
         }
-        __syncthreads();
+        if (adder > 0 || i >= all) continue;
+        const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
+        const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
+            bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
+            residual_col, alpha, beta, scale};
+        const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
+        const typename Parts<SHAPE>::Four four(i % SHAPE::kFours);
+        const float each[4] = {total.x, total.y, total.z, total.w};
+        float results[4];
+        const auto row = [&](int e) { return at.m0 + four.row + e / 2 * 8; };
+        const auto col = [&](int e) { return at.n0 + four.col + e % 2; };
+#pragma unroll
+        for (int e = 0; e < 4; ++e) results[e] = finished(each[e], row(e), col(e), out, finish);
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (row(e) < out.m && col(e) < out.n) out.at(row(e), col(e)) = static_cast<R>(results[e]);
     }
 }

@@ -164,13 +164,31 @@ def test_every_block_has_a_tile(
 
 @pytest.mark.parametrize("split", SPLIT_TABLE, ids=named)
 @pytest.mark.parametrize(
-    "pieces", quick([(c, s) for c in CLUSTERS for s in (1, 3, 14)], (4, 3)), ids="{0[0]}x{0[1]}".format
+    "pieces",
+    quick([*((c, 1) for c in CLUSTERS), *((1, s) for s in (2, 3, 14, 40))], (4, 1), (1, 3)),
+    ids="{0[0]}x{0[1]}".format,
 )
 def test_every_split(device: cudakit.Device, split: Split, pieces: tuple[int, int]) -> None:
     """A step of k per piece, then one more for some of the pieces; several partial tiles."""
     tile = replace(split, cluster=pieces[0], splits=pieces[1])
     for steps in {tile.pieces, tile.pieces + tile.pieces // 2 + 1}:
         expect(device, own(tile), case_of(split.bm + 24, split.bn + 9, 64 * steps - 3, dtype="float32"))
+
+
+@pytest.mark.parametrize("splits", quick([2, 5, 17, 40], 5, 17))
+@pytest.mark.parametrize(("sms", "most"), [(1, 1), (3, 2), (6, 4), (12, 8), (24, 16)])
+def test_parts_are_added_by_as_many_warps_as_fill_the_device(
+    device: cudakit.Device, splits: int, sms: int, most: int
+) -> None:
+    """A warp adds several parts, one, or none; the last block has fewer sums than the others."""
+    variant = own(replace(SMALLEST, splits=splits), sms=sms)
+    case = case_of(SMALLEST.bm - 5, 3 * SMALLEST.bn - 3, 64 * splits + 9, dtype="float32")
+    expect(device, variant, case)
+    p = problem_of(device, SMALLEST.bm - 5, 3 * SMALLEST.bn - 3, 64 * splits + 9)
+    _, join = variant.launches(p)
+    adders = join.args[-1]
+    assert adders <= most
+    assert adders in (most, most // 2) or splits <= adders < 2 * splits
 
 
 @every_kind
