@@ -40,17 +40,17 @@ SPLITS = 2, 3, 4, 6, 8, 12, 16, 24, 32, 48  # blocks that write parts of a tile;
 # The model of times ---------------------------------------------------------------------------------------------------
 
 # us per term, fitted by examples/half_products/fit_times.py on an H200. The terms of "turns" and "shared": 1; MB of A
-# and B; MB of output, again if its rows are not whole sectors; the area of all rounds of tiles, in 128 x 128, if lanes
-# store them; steps of 64 k of all rounds; their area; the same times the share of busy multiprocessors (more of them
-# have a lower clock); the same in clusters; hundreds of lines per step, by how they are loaded.
+# and B; MB of output, again if its rows are not whole sectors, and again if lanes store it; steps of 64 k of all rounds
+# of tiles; their area, in 128 x 128; the same times the share of busy multiprocessors (more of them have a lower
+# clock); the same in clusters; hundreds of lines per step, by how they are loaded.
 # Those of "split": 1; whether there are clusters; the rounds of clusters after the first one; whether there are several
 # parts per tile; the MB of their sums; the area of all rounds of blocks times the blocks of a cluster; steps of all
 # rounds, fewer for deep rings; the rounds, if super rows are copied; the area of all blocks of a multiprocessor; then,
 # for these, the area of steps times the share of busy multiprocessors, and lines as above; MB of A and B; the same if
 # several blocks run on a multiprocessor at the same time; MB of output.
 COEFFICIENTS: dict[str, tuple[float, ...]] = {
-    "turns": (4.118, 0.1277, 0.208, 0.1649, 0.2333, 0, 0.194, 0.06371, 0.01028, 0.01607, 0.04888, 0),
-    "shared": (3.785, 0.1637, 0.2101, 0.1215, 0.3759, 0.03933, 0.07182, 0.1031, 0.03447, 0.05206, 0.06816, 0),
+    "turns": (4.187, 0.1245, 0.2034, 0.1763, 0.04458, 0, 0.1934, 0.06398, 0.01083, 0.01654, 0.04912, 0),
+    "shared": (3.896, 0.1621, 0.2029, 0.1316, 0.08448, 0.03605, 0.07668, 0.09818, 0.03566, 0.05306, 0.06841, 0),
     "split": (2.455, 0.9851, 2.36, 2.093, 0.3335, 0.2767, 0.06449, 0.8479, 0.8258, 0.2084, 0.03354, 0.07134, 0.3723,
         0.1425, 0.01906, 0.4611),
 }  # fmt: skip

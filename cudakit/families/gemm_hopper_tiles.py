@@ -341,8 +341,8 @@ class Tile:
         busy = p.m * p.n * p.batch / (rounds * p.sms * self.bm * self.bn)
         operands, output = _moved(p)
         lines = _lines(layout, self.bm, self.bn, self.shares)
-        lanes = 0 if layout.tensor else rounds * area
-        fixed = (1, operands, output, 0 if layout.whole else output, lanes, steps, steps * area)
+        partial, lanes = (0 if stored else output for stored in (layout.whole, layout.tensor))
+        fixed = (1, operands, output, partial, lanes, steps, steps * area)
         return (*fixed, steps * area * busy, steps * area * (self.shares > 1), *(steps * each for each in lines))
 
 
