@@ -16,8 +16,9 @@ from cudakit.families.gemm_hopper import (
     SPLIT_TABLE,
     TILE_TABLE,
 )
-from cudakit.families.gemm_hopper_tiles import TILES, Side, Split, Tile, layout_of
-from cudakit.families.gemm_hopper_tiles import Layout as OperandLayout
+from cudakit.families.gemm_hopper_layout import Layout as OperandLayout
+from cudakit.families.gemm_hopper_layout import Side, layout_of
+from cudakit.families.gemm_hopper_tiles import TILES, Split, Tile
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, Variant
 from cudakit.testing import Case, Layout, Unsupported, contiguous, run_case

@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_tiles, gemm_packed
+from cudakit.families import gemm_epilogue, gemm_half, gemm_hopper_layout, gemm_packed
 from cudakit.families.gemm_half import DTYPES, result_dtype
 from cudakit.families.gemm_hopper import TILE_TABLE, us
-from cudakit.families.gemm_hopper_tiles import Layout, Tile
+from cudakit.families.gemm_hopper_layout import Layout
+from cudakit.families.gemm_hopper_tiles import GROUP, Tile
 from cudakit.families.gemm_problem import (
     ACTIVATIONS,
     GemmProblem,
@@ -96,12 +97,12 @@ def _packed(product: GemmProblem) -> tuple[GemmProblem, gemm_packed.Packing]:
 def layout_of(product: GemmProblem) -> Layout | str:
     """Return the layout of the arrays for tensor copies, or the reason why it is unsupported. In the contiguous form
     the output is one matrix. It is stored along its rows, by lanes if these are not contiguous."""
-    layout = gemm_hopper_tiles.layout_of(product)
+    layout = gemm_hopper_layout.layout_of(product)
     if isinstance(layout, str):
         return layout
     if layout.gathers or not layout.a.along_k:
         return "tensor copies need 16-byte aligned rows of A and B"
-    of_output = gemm_hopper_tiles.layout_of(product if product.d.batch else replace(product, batch=1))
+    of_output = gemm_hopper_layout.layout_of(product if product.d.batch else replace(product, batch=1))
     assert isinstance(of_output, Layout)
     tensor = of_output.tensor and not of_output.by_columns
     return replace(layout, by_columns=False, tensor=tensor, whole=tensor and of_output.whole)
@@ -217,13 +218,13 @@ def tile_launch(problem: GroupedProblem, p: GemmProblem, layout: Layout, tile: G
         return f"at most {most} tiles of {tile.bm}x{tile.bn} supported, these groups may have {tiles}"
     of_output = p if p.d.batch else replace(p, batch=1)
     maps = tile.maps(p, layout)
-    maps.append(gemm_hopper_tiles.output_map(of_output, layout, tile.bn) if layout.tensor else None)
+    maps.append(gemm_hopper_layout.output_map(of_output, layout, tile.bn) if layout.tensor else None)
     each = (int(operand.batch != 0) for operand in (p.a, p.b, p.d))
     flags = map(cpp_bool, (layout.b.along_k, layout.tensor))
     return Launch(
         min(tiles, p.sms),
-        (tile.groups + 1) * gemm_hopper_tiles.GROUP,
-        (*gemm_hopper_tiles.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p)),
+        (tile.groups + 1) * GROUP,
+        (*gemm_hopper_layout.filled(maps), *_sizes(problem), *each, *_output(p), problem.alpha, *_bias(p)),
         tile.shared(layout) + _LISTS * (problem.groups + 1),
         f"grouped<{', '.join((*_types(p), tile.constant, *flags, *_epilogue(p)))}>",
         programmatic=True,

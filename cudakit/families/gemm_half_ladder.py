@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudakit.families.gemm_hopper_tiles import BARRIERS, DEPTH, GROUP, ITEM, Layout, layout_of, operand_maps, output_map
+from cudakit.families.gemm_hopper_layout import DEPTH, ITEM, Layout, layout_of, operand_maps, output_map
+from cudakit.families.gemm_hopper_tiles import BARRIERS, GROUP
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import CPP, MAX_GRID_YZ, Launch, ceil_div, cpp_bool, variant
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cudakit.families import gemm_packed
-from cudakit.families.gemm_hopper_tiles import ITEM, SPLIT_K, TILES, Layout, Side, Split, Tile, layout_of, side_of
+from cudakit.families.gemm_hopper_layout import ITEM, Layout, Side, layout_of, side_of
+from cudakit.families.gemm_hopper_tiles import SPLIT_K, TILES, Split, Tile
 from cudakit.families.gemm_problem import GemmProblem
 from cudakit.family import Launch, several, variant
 

@@ -24,7 +24,7 @@ from cudakit.families.gemm_grouped import (
     problem,
     tile_launch,
 )
-from cudakit.families.gemm_hopper_tiles import Layout
+from cudakit.families.gemm_hopper_layout import Layout
 from cudakit.family import Launch, Variant, apply
 from cudakit.memory import array as memory
 from cudakit.testing import Case, Unsupported, Values, contiguous, run_case

@@ -48,8 +48,9 @@ from cudakit.families.gemm_hopper import (
     split_k,
     tiles,
 )
-from cudakit.families.gemm_hopper_tiles import Layout as OperandLayout
-from cudakit.families.gemm_hopper_tiles import Split, Tile, layout_of
+from cudakit.families.gemm_hopper_layout import Layout as OperandLayout
+from cudakit.families.gemm_hopper_layout import layout_of
+from cudakit.families.gemm_hopper_tiles import Split, Tile
 from cudakit.family import Launch, apply, several
 from cudakit.memory import array as memory
 from cudakit.sim.instructions.warpgroup_products import multiply
