@@ -31,7 +31,7 @@ LONGEST = max(tile.stages for tile in (*TILE_TABLE, *SPLIT_TABLE)) * 64  # the k
 
 def named(tile: Tile | Split) -> str:
     if isinstance(tile, Split):
-        return f"{tile.bm}x{tile.bn} in {tile.cluster}x{tile.splits}"
+        return f"{tile.bm}x{tile.bn} stages {tile.stages} in {tile.cluster}x{tile.splits}"
     tail = f" tail {tile.tall * tile.bm}x{tile.tail}" if tile.tail else ""
     return f"{tile.bm}x{tile.bn}{' turns' if tile.turns else ''} shares {tile.shares} stages {tile.stages}{tail}"
 

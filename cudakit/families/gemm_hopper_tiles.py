@@ -197,7 +197,7 @@ class Split:
         return self.cluster * self.splits
 
     def shared(self, p: GemmProblem, layout: Layout) -> int:
-        """Bytes of shared memory: the ring and raw memory, or the results, which overwrite them."""
+        """Bytes of shared memory: the ring and raw memory, or the sums, which overwrite them unless they are parts."""
         stages = self.ring(p, layout)
         ahead = min(_AHEAD, stages) if layout.gathers and stages > 1 else 0  # one step is loaded directly
         ring = stages * (layout.a.bytes(self.bm) + layout.b.bytes(self.bn))
@@ -206,7 +206,7 @@ class Split:
             sums = 0
         elif layout.by_columns:
             sums = 4 * self.bn * (self.bm + 4)
-        elif self.pieces > 1:
+        elif self.cluster > 1:
             sums = 4 * self.bm * (self.bn + 8)
         else:
             sums = self.groups * (2 if self.bn > 64 else 1) * _BUFFER
@@ -239,10 +239,12 @@ class Split:
             maps = any_operand_maps(p, layout, self.bm, self.bn)
         else:  # gathered operands are loaded without maps
             maps = [*operand_maps(p, layout, self.bm, self.bn), None, None]
-        bias, *epilogue = epilogue_constants(p).split(", ")
-        types = (CPP[p.dtype], CPP[p.result], bias, shape)
         split = self.splits > 1
-        by_columns = layout.by_columns and not split  # parts are stored as registers have them
+        # parts are stored as registers have them, without an epilogue
+        plain = replace(p, activation="", scale=1.0, beta=0.0, bias=None, residual=None) if split else p
+        by_columns = layout.by_columns and not split
+        bias, *epilogue = epilogue_constants(plain).split(", ")
+        types = (CPP[p.dtype], CPP[p.result], bias, shape)
         flags = (layout.a.along_k, layout.b.along_k, layout.a.tensor, layout.b.tensor, by_columns, split)
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
@@ -260,16 +262,18 @@ class Split:
         )
         if not split:
             return (main,)
+        bias, *epilogue = epilogue_constants(p).split(", ")
+        joined_types = (CPP[p.result], bias, shape)
         joined = (*output_arguments(p), p.m, p.n, p.batch, p.alpha, p.beta)
         warps = self.count(p) * self.bm * self.bn // (4 * _WARP)  # that store four sums per lane
-        # As many share the parts of a sum as fill the device once: then all sums are loaded at the same time.
+        # As many share the parts of a sum as one block per multiprocessor has, but fewer than twice the parts.
         most = min(2 * self.splits - 1, _JOIN_WARPS * p.sms // warps)
         adders = max(count for count in (1, 2, 4, 8, _JOIN_WARPS) if count <= max(1, most))
         join = Launch(
-            min(ceil_div(warps * adders, _JOIN_WARPS), 16 * p.sms),
+            ceil_div(warps * adders, _JOIN_WARPS),
             _JOIN_WARPS * _WARP,
             (*joined, *tail, adders),
-            entry=f"split_k_join<{', '.join((*types[1:], *epilogue))}>",
+            entry=f"split_k_join<{', '.join((*joined_types, *epilogue))}>",
             programmatic=True,
             source=SPLIT_K,
         )

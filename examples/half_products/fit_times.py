@@ -1,8 +1,8 @@
 """Fit the model of times in cudakit/families/gemm_hopper.py, which chooses the tile of a 16-bit product on Hopper.
 
 `measure` times tiles on drawn shapes on a GPU with torch, and writes the samples. `fit` reads them, and prints the
-constants of each tile and how much slower the model's choice is than the fastest measured tile. The shapes are drawn
-with another seed than those of published tables.
+constants of each kind of tile and how much slower the model's choice is than the fastest measured tile. The shapes are
+drawn with another seed than those of published tables.
 
     python examples/half_products/fit_times.py measure samples.json --shapes 60
     python examples/half_products/fit_times.py fit profiles/h200/gemm_hopper_tiles.json
@@ -29,7 +29,7 @@ from cudakit.measure.timing import GpuTimer, rotations
 SEED = 7  # of the shapes
 LARGEST = 3e11  # multiply-adds of the largest shape
 CANDIDATES = 14  # of a shape
-NARROW = 64  # rows or columns of a shape that memory bounds
+NARROW = 64  # products with at most so many rows or columns are bound by memory
 
 
 def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
@@ -45,21 +45,28 @@ def drawn(count, multiple, least, rng, most=(16384, 16384, 16384)):
 
 def candidates(problem, rng):
     """Return (turned, tile, side, layout) of at most CANDIDATES tiles: those whose modelled time is the shortest, and
-    some others that take at most twice as long. For narrow shapes there are twice as many, of tiles that
-    are filled by half or more."""
-    narrow = min(problem.m, problem.n) <= NARROW
-    count = 2 * CANDIDATES if narrow else CANDIDATES
-    found = []
+    some others that take at most twice as long. Narrow products have twice as many, which the product fills by half or
+    more, if there are any. No two have the same kernel and grid."""
+    kernels = {}
     for turned, side, layout in hopper.sides(problem):
         for tile in (*hopper.tiles_of(side, layout), *hopper.splits_of(side)):
-            padded = max(1, tile.bm / side.m) * max(1, tile.bn / side.n)
-            if tile.fits(side, layout) and not (narrow and padded > 2):
-                found.append((hopper.us(tile, side, layout), turned, tile, side, layout))
+            if tile.fits(side, layout):
+                kernel = tuple((launch.entry, launch.grid) for launch in launches_of(tile, side, layout, 0))
+                kernels.setdefault((turned, kernel), (hopper.us(tile, side, layout), turned, tile, side, layout))
+    found, count = list(kernels.values()), CANDIDATES
+    if min(problem.m, problem.n) <= NARROW:
+        filled = [each for each in found if padding(*each[2:4]) <= 2]
+        found, count = filled or found, 2 * CANDIDATES
     found.sort(key=lambda each: each[0])
     fast = [each[1:] for each in found if each[0] <= 2 * found[0][0]]
     first, rest = fast[: count // 2], fast[count // 2 :]
     others = rng.permutation(len(rest))[: count - len(first)]
     return [*first, *(rest[index] for index in others)]
+
+
+def padding(tile, side):
+    """Return the outputs of a tile divided by those of the product in it."""
+    return max(1, tile.bm / side.m) * max(1, tile.bn / side.n)
 
 
 def launches_of(tile, side, layout, used):

@@ -1,14 +1,13 @@
 // Product of half or bfloat16 matrices by wgmma for few tiles: the blocks of a cluster share a tile's k.
 //
-// Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, how many blocks write
-// a part of a tile. k is at least 64 * (pieces of k - 1) + 1. `partial_a`, `partial_b`: second maps of operands of
-// super rows, as in warpgroup_tile.cuh.
+// Parameters as in 12_tiles.cu, then `parts`, the scratch memory of partial sums, and `splits`, the parts of a tile,
+// one per block. k is at least 64 * (pieces of k - 1) + 1. `partial_a`, `partial_b`: second maps of operands of super
+// rows, as in warpgroup_tile.cuh.
 //
 // Improvement: a product of 128 x 128 outputs is a single tile, however long k is. Here each block of a cluster
 // multiplies a piece of the tile's k and leaves its sums in shared memory; then each adds up a part of the tile, and
 // reads the other blocks' sums through distributed shared memory. If a cluster of 8 is not enough, blocks write their
-// sums from registers to scratch memory as they are, and split_k_join adds them up, with one load per thread and part.
-// The order of all sums is fixed.
+// sums from registers to scratch memory as they are, and split_k_join adds them up. The order of all sums is fixed.
 //
 // A product with few rows is passed as its transpose: the larger matrix has the 64 rows of a wgmma, the smaller one its
 // columns, as few as 16. Tiles of 64 or 128 rows are small, so copies have a deep ring instead of a second tile.
@@ -75,7 +74,8 @@ __device__ __forceinline__ void add(float4& total, float4 more) {
     total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
 }
 
-// An element of the output, before it is rounded, from its sum. For one outside the output no array is read.
+// An element of the output, before it is rounded, from its sum. For one outside the output nothing outside the arrays
+// is read.
 template <class R, class FINISH>
 __device__ __forceinline__ float finished(float sum, int row, int col, const Output<R>& out, const FINISH& finish) {
     return finish.of(sum, finish.added(row, col, row < out.m, col < out.n));
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     uint64* const empty = full + STAGES;
     uint64* const arrived = empty + STAGES;  // of raw memory
     static_assert(kRing % 128 == 0 && kStored % 8 == 0, "tensor copies write to multiples of 128 bytes");
-    static_assert(CLUSTER == 1 || !SPLIT, "the blocks of a cluster, or all blocks with a tile, share its k");
+    static_assert(CLUSTER == 1 || !SPLIT, "k is shared by a cluster, or in parts");
     const int rank = CLUSTER > 1 ? cluster_rank() : 0;
     const int group = __shfl_sync(kAllLanes, threadIdx.x / kGroup, 0) - 1;  // -1: producer
 
@@ -314,8 +314,8 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
     }
 }
 
-// Adds up the partial sums of split_k. `adders` warps share 32 groups of four sums: each adds every adders-th part, and
-// the first one adds what they have. grid: any, block: 512; adders: 1, 2, 4, 8 or 16
+// Adds up the partial sums of split_k. `adders` warps share the parts of 32 groups of four sums: each adds every
+// adders-th part, and the first one adds what they have. grid: 16 warps per block, block: 512; adders: 1, 2, 4, 8 or 16
 template <class R, class U, class SHAPE, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
@@ -327,37 +327,33 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
     const int down = (m + SHAPE::kM - 1) / SHAPE::kM;
     const int64 all = down * across * batches * SHAPE::kFours;
     const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, adder = warp % adders;
-    const int once = kWarps / adders * kWarp;  // groups of four sums that the block adds at a time
+    const int64 i = (static_cast<int64>(blockIdx.x) * (kWarps / adders) + warp / adders) * kWarp + lane;
     static_assert(SHAPE::kFours % kWarp == 0, "the sums of a warp are in one tile");
     if (threadIdx.x == 0) start_dependents();
     wait_for_predecessor();
-    for (int64 first = blockIdx.x * once; first < all; first += gridDim.x * once) {
-        const int64 i = first + warp / adders * kWarp + lane;
-        const float4* const from = reinterpret_cast<const float4*>(parts) + i;
-        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const float4* const from = reinterpret_cast<const float4*>(parts) + i;
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
-        for (int part = adder; i < all && part < splits; part += adders) add(total, from[part * all]);
-        if (adders > 1) {
-            sums[warp][lane] = total;
-            __syncthreads();
-            for (int other = 1; adder == 0 && other < adders; ++other) add(total, sums[warp + other][lane]);
-            __syncthreads();
-        }
-        if (adder > 0 || i >= all) continue;
-        const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
-        const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
-            bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
-            residual_col, alpha, beta, scale};
-        const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
-        const typename Parts<SHAPE>::Four four(i % SHAPE::kFours);
-        const float each[4] = {total.x, total.y, total.z, total.w};
-        float results[4];
-        const auto row = [&](int e) { return at.m0 + four.row + e / 2 * 8; };
-        const auto col = [&](int e) { return at.n0 + four.col + e % 2; };
-#pragma unroll
-        for (int e = 0; e < 4; ++e) results[e] = finished(each[e], row(e), col(e), out, finish);
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-            if (row(e) < out.m && col(e) < out.n) out.at(row(e), col(e)) = static_cast<R>(results[e]);
+    for (int part = adder; i < all && part < splits; part += adders) add(total, from[part * all]);
+    if (adders > 1) {
+        sums[warp][lane] = total;
+        __syncthreads();
+        for (int other = 1; adder == 0 && other < adders; ++other) add(total, sums[warp + other][lane]);
     }
+    if (adder > 0 || i >= all) return;
+    const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
+    const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
+        bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
+        residual_col, alpha, beta, scale};
+    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
+    const typename Parts<SHAPE>::Four four(i % SHAPE::kFours);
+    const float each[4] = {total.x, total.y, total.z, total.w};
+    float results[4];
+    const auto row = [&](int e) { return at.m0 + four.row + e / 2 * 8; };
+    const auto col = [&](int e) { return at.n0 + four.col + e % 2; };
+#pragma unroll
+    for (int e = 0; e < 4; ++e) results[e] = finished(each[e], row(e), col(e), out, finish);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+        if (row(e) < out.m && col(e) < out.n) out.at(row(e), col(e)) = static_cast<R>(results[e]);
 }

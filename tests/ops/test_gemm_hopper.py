@@ -181,15 +181,20 @@ def test_every_split(device: cudakit.Device, split: Split, pieces: tuple[int, in
 def test_parts_are_added_by_as_many_warps_as_fill_the_device(
     device: cudakit.Device, splits: int, sms: int, most: int
 ) -> None:
-    """A warp adds several parts, one, or none; the last block has fewer sums than the others."""
+    """A warp adds several parts, one, or none; with one warp per sum, the last block has fewer sums than the others."""
     variant = own(replace(SMALLEST, splits=splits), sms=sms)
-    case = case_of(SMALLEST.bm - 5, 3 * SMALLEST.bn - 3, 64 * splits + 9, dtype="float32")
-    expect(device, variant, case)
-    p = problem_of(device, SMALLEST.bm - 5, 3 * SMALLEST.bn - 3, 64 * splits + 9)
-    _, join = variant.launches(p)
-    adders = join.args[-1]
-    assert adders <= most
-    assert adders in (most, most // 2) or splits <= adders < 2 * splits
+    m, n, k = SMALLEST.bm - 5, 3 * SMALLEST.bn - 3, 64 * splits + 9
+    expect(device, variant, case_of(m, n, k, dtype="float32"))
+    _, join = variant.launches(problem_of(device, m, n, k))
+    assert join.args[-1] == min(most, 1 << (splits - 1).bit_length())
+
+
+@pytest.mark.parametrize("split", quick(SPLIT_TABLE, *(each for each in SPLIT_TABLE if each.stages > 8)), ids=named)
+@pytest.mark.parametrize("pieces", quick([(1, 1), (2, 1), (1, 2)], (1, 2)), ids="{0[0]}x{0[1]}".format)
+def test_more_steps_than_the_ring_has_stages(device: cudakit.Device, split: Split, pieces: tuple[int, int]) -> None:
+    tile = replace(split, cluster=pieces[0], splits=pieces[1])
+    k = 64 * (2 * split.stages + 1) * tile.pieces - 5
+    expect(device, own(tile), case_of(split.bm + 8, split.bn - 7, k, dtype="float32"))
 
 
 @every_kind
@@ -321,7 +326,9 @@ def compiled_tiles() -> Iterator[Any]:
     ones."""
     tails = [each for tile in TILE_TABLE for each in tailed(tile) if each.tail not in (32, 96)]
     for tile, result, by_columns in itertools.product(
-        (*TILE_TABLE, *tails, *SPLIT_TABLE), ("bfloat16", "float32"), (False, True)
+        (*TILE_TABLE, *tails, *SPLIT_TABLE, *(replace(each, splits=3) for each in SPLIT_TABLE)),
+        ("bfloat16", "float32"),
+        (False, True),
     ):
         if by_columns or isinstance(tile, Split) or tile.bn % 16 == 0:
             short = tile in TILE_TABLE and result == "bfloat16" and by_columns == bool(tile.bn % 16)
