@@ -185,7 +185,7 @@ def tile_launch(tile: MmaTile, problem: GemmProblem, packed: Collection[int] = (
     along_k = _along_k(problem, packed)
     if isinstance(along_k, str):
         return along_k
-    constants = f"{_types(problem)}, {epilogue_constants(problem)}, {tile.constants}"
+    constants = ", ".join((_types(problem), *epilogue_constants(problem), tile.constants))
     entry = f"pipelined<{constants}, {', '.join(map(cpp_bool, along_k))}>"
     grid = min(tile.count(problem), problem.sms * tile.resident)
     args = (*arguments(problem), *epilogue_arguments(problem), _wide(problem))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from cudakit.families.gemm_ladder import SKINNY, tall
 from cudakit.families.gemm_problem import (
+    NO_EPILOGUE,
     GemmProblem,
     Operand,
     arguments,
@@ -53,8 +54,7 @@ def _aligned(of: Operand, width: int, *axes: tuple[int, int]) -> bool:
 def _types(p: GemmProblem, fused: bool = True) -> str:
     """Return the template arguments of the types and the epilogue; fused: False for a launch without epilogue."""
     result = CPP[p.result]
-    none = f"{result}, kNoActivation, false, kNoBias, false"
-    return f"{CPP[p.dtype]}, {result}, {epilogue_constants(p) if fused else none}"
+    return ", ".join((CPP[p.dtype], result, *(epilogue_constants(p) if fused else (result, *NO_EPILOGUE))))
 
 
 def _launch(

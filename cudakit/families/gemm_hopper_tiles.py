@@ -16,6 +16,7 @@ from cudakit.families.gemm_hopper_layout import (
     output_map,
 )
 from cudakit.families.gemm_problem import (
+    NO_EPILOGUE,
     GemmProblem,
     arguments,
     epilogue_arguments,
@@ -145,7 +146,7 @@ class Tile:
         maps = self.maps(p, layout)
         maps.append(output_map(p, layout, self.bn) if layout.tensor else None)
         flags = (layout.a.along_k, layout.b.along_k, layout.tensor, layout.by_columns)
-        bias, *epilogue = epilogue_constants(p).split(", ")
+        bias, *epilogue = epilogue_constants(p)
         constants = (CPP[p.dtype], CPP[p.result], bias, self.constant, *map(cpp_bool, flags), *epilogue)
         return Launch(
             self.blocks(p),
@@ -225,6 +226,10 @@ class Split:
         """Tiles of all batches."""
         return ceil_div(p.m, self.bm) * ceil_div(p.n, self.bn) * p.batch
 
+    def parts(self, p: GemmProblem) -> int:
+        """Bytes of the parts of all tiles in scratch memory."""
+        return 4 * self.splits * self.count(p) * self.bm * self.bn if self.splits > 1 else 0
+
     def fits(self, p: GemmProblem, layout: Layout) -> bool:
         """Whether its kernel supports a problem: k is shared in one way, and every piece of it has a step."""
         if min(self.cluster, self.splits) > 1 or self.count(p) * self.pieces > _MOST:
@@ -240,11 +245,11 @@ class Split:
         else:  # gathered operands are loaded without maps
             maps = [*operand_maps(p, layout, self.bm, self.bn), None, None]
         split = self.splits > 1
+        bias, *epilogue = epilogue_constants(p)
+        types = (CPP[p.result], bias, shape)
         # parts are stored as registers have them, without an epilogue
-        plain = replace(p, activation="", scale=1.0, beta=0.0, bias=None, residual=None) if split else p
         by_columns = layout.by_columns and not split
-        bias, *epilogue = epilogue_constants(plain).split(", ")
-        types = (CPP[p.dtype], CPP[p.result], bias, shape)
+        finish = NO_EPILOGUE if split else epilogue
         flags = (layout.a.along_k, layout.b.along_k, layout.a.tensor, layout.b.tensor, by_columns, split)
         begin = ceil_div(used, 16) * 16
         parts = SCRATCH.at(begin, "float32") if split else None
@@ -254,16 +259,14 @@ class Split:
             (self.groups + 1) * GROUP,
             (*filled(maps), *arguments(p), *tail),
             self.shared(p, layout),
-            f"split_k<{', '.join((*types, *map(cpp_bool, flags), *epilogue))}>",
-            scratch=begin + 4 * self.splits * self.count(p) * self.bm * self.bn if split else 0,
+            f"split_k<{', '.join((CPP[p.dtype], *types, *map(cpp_bool, flags), *finish))}>",
+            scratch=begin + self.parts(p) if split else 0,
             cluster=self.cluster if self.cluster > 1 else None,
             programmatic=True,
             source=SPLIT_K,
         )
         if not split:
             return (main,)
-        bias, *epilogue = epilogue_constants(p).split(", ")
-        joined_types = (CPP[p.result], bias, shape)
         joined = (*output_arguments(p), p.m, p.n, p.batch, p.alpha, p.beta)
         warps = self.count(p) * self.bm * self.bn // (4 * _WARP)  # that store four sums per lane
         # As many share the parts of a sum as one block per multiprocessor has, but fewer than twice the parts.
@@ -273,7 +276,7 @@ class Split:
             ceil_div(warps * adders, _JOIN_WARPS),
             _JOIN_WARPS * _WARP,
             (*joined, *tail, adders),
-            entry=f"split_k_join<{', '.join((*joined_types, *epilogue))}>",
+            entry=f"split_k_join<{', '.join((*types, *epilogue))}>",
             programmatic=True,
             source=SPLIT_K,
         )
@@ -294,15 +297,14 @@ class Split:
         area = self.bm * self.bn / 16384
         work = each * steps
         busy = blocks / (each * p.sms)
-        split = self.splits > 1
-        parts = self.splits * self.count(p) * self.bm * self.bn * 4e-6 if split else 0.0  # MB
         lines = _lines(layout, self.bm, self.bn)
         operands, output = _moved(p)
         together = operands if resident > 1 and blocks > p.sms else 0
         clusters = self.cluster > 1
         deep = max(1, self.ring(p, layout) / _USUAL_STAGES)
         copied = rounds if layout.gathers and steps > 1 else 0
-        fixed = (1, clusters, clusters * (rounds - 1), split, parts, rounds * area * self.cluster)
+        parts = self.parts(p) * 1e-6  # MB
+        fixed = (1, clusters, clusters * (rounds - 1), self.splits > 1, parts, rounds * area * self.cluster)
         of_steps = (rounds * steps / deep, copied, each * area, work * area * busy, *(work * each for each in lines))
         return (*fixed, *of_steps, operands, together, output)
 

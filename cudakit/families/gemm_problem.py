@@ -29,6 +29,7 @@ _SHARED = "the output of a product overlaps {name}, which is read until the end:
 ADDED = {"c": "C", "bias": "the bias", "residual": "the residual"}
 #: The activations by name, and their names in kernels/gemm_half/epilogue.cuh.
 ACTIVATIONS = {"": "kNoActivation", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
+NO_EPILOGUE = ACTIVATIONS[""], "false", "kNoBias", "false"  # epilogue_constants after the type of the bias
 
 
 @dataclass(frozen=True)
@@ -251,12 +252,12 @@ def epilogue_arguments(p: GemmProblem) -> tuple[Any, ...]:
     return (*(value for operand in operands for value in operand), p.scale)
 
 
-def epilogue_constants(p: GemmProblem) -> str:
+def epilogue_constants(p: GemmProblem) -> tuple[str, ...]:
     """Return the template arguments of an epilogue after the output's type: the type of the bias, the activation and
     whether its result is scaled, whether C is added, the kind of bias, and whether a residual is added."""
     activation = ACTIVATIONS[p.activation] + (" + kScaled" if p.scale != 1 else "")
     added = (cpp_bool(p.beta != 0), bias_constant(p), cpp_bool(p.residual is not None))
-    return ", ".join((CPP[p.bias_dtype or p.result], activation, *added))
+    return CPP[p.bias_dtype or p.result], activation, *added
 
 
 def bias_constant(p: GemmProblem) -> str:

@@ -281,10 +281,6 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         wgmma_result(sums[0]);
         if constexpr (kChains) add_chain(total, sums[0]);
     }
-    using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
-    const Finish finish{c + at.batch * c_batch, c_row, c_col, bias + at.batch * bias_batch, bias_row, bias_col,
-        residual + at.batch * residual_batch, residual_row, residual_col, alpha, beta, scale};
-    const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
     const auto& all_sums = [&]() -> auto& {
         if constexpr (kChains)
             return total;
@@ -295,6 +291,10 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         const int64 first = (static_cast<int64>(part) * all + tile) * SHAPE::kFours;
         if (group >= 0) Parts<SHAPE>::store(reinterpret_cast<float4*>(parts) + first, group, all_sums);
     } else {
+        using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+        const Finish finish{c + at.batch * c_batch, c_row, c_col, bias + at.batch * bias_batch, bias_row, bias_col,
+            residual + at.batch * residual_batch, residual_row, residual_col, alpha, beta, scale};
+        const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
         __syncthreads();  // all products are complete: the ring's memory is free
         if constexpr (kDirect) {
             using Stored = Store<R, SHAPE::kN / 2, false, Finish>;
