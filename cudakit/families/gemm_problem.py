@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.family import CPP, IN, OUT, Scalar, Slot, alignment, checks, cpp_bool
+from cudakit.family import CPP, IN, OUT, Scalar, Slot, alignment, checks
 from cudakit.libs.products import product_shape
+from cudakit.memory import array as memory
 from cudakit.names import hint
 
 _TWICE = (
@@ -29,7 +30,7 @@ _SHARED = "the output of a product overlaps {name}, which is read until the end:
 ADDED = {"c": "C", "bias": "the bias", "residual": "the residual"}
 #: The activations by name, and their names in kernels/gemm_half/epilogue.cuh.
 ACTIVATIONS = {"": "kNoActivation", "relu": "kRelu", "gelu": "kGelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
-NO_EPILOGUE = ACTIVATIONS[""], "false", "kNoBias", "false"  # epilogue_constants after the type of the bias
+NO_EPILOGUE = ACTIVATIONS[""], "kNoArray", "kNoBias", "kNoArray"  # epilogue_constants after the type of the bias
 
 
 @dataclass(frozen=True)
@@ -254,10 +255,25 @@ def epilogue_arguments(p: GemmProblem) -> tuple[Any, ...]:
 
 def epilogue_constants(p: GemmProblem) -> tuple[str, ...]:
     """Return the template arguments of an epilogue after the output's type: the type of the bias, the activation and
-    whether its result is scaled, whether C is added, the kind of bias, and whether a residual is added."""
+    whether its result is scaled, and the kinds of C, of the bias and of the residual."""
     activation = ACTIVATIONS[p.activation] + (" + kScaled" if p.scale != 1 else "")
-    added = (cpp_bool(p.beta != 0), bias_constant(p), cpp_bool(p.residual is not None))
+    added = (_array_constant(p, p.c if p.beta != 0 else None), bias_constant(p), _array_constant(p, p.residual))
     return CPP[p.bias_dtype or p.result], activation, *added
+
+
+def _array_constant(p: GemmProblem, array: Operand | None) -> str:
+    """Return the template argument for the kind of C or of the residual."""
+    if array is None:
+        return "kNoArray"
+    if array.col == 1:
+        return "kColumnPairs" if _in_pairs(p, array, p.result) else "kAdjacentColumns"
+    return "kAdjacentRows" if array.row == 1 else "kAnyArray"
+
+
+def _in_pairs(p: GemmProblem, array: Operand, dtype: str) -> bool:
+    """Return whether columns 2 * i and 2 * i + 1 of an array whose columns adjoin can be loaded together."""
+    aligned = array.alignment >= 2 * memory.as_dtype(dtype).itemsize
+    return aligned and not (p.n % 2 or array.row % 2 or array.batch % 2)
 
 
 def bias_constant(p: GemmProblem) -> str:
@@ -266,4 +282,6 @@ def bias_constant(p: GemmProblem) -> str:
         return "kNoBias"
     if not p.bias.col:
         return "kBiasPerRow"
-    return "kBiasPerColumn" if (p.bias.row, p.bias.col) == (0, 1) else "kAnyBias"
+    if (p.bias.row, p.bias.col) != (0, 1):
+        return "kAnyBias"
+    return "kBiasPairs" if _in_pairs(p, p.bias, p.bias_dtype) else "kBiasPerColumn"

@@ -74,3 +74,21 @@ __device__ __forceinline__ unsigned pack<__nv_bfloat16>(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+// The two numbers of a register, of type T.
+template <class T>
+__device__ __forceinline__ float2 unpack(unsigned pair);
+
+template <>
+__device__ __forceinline__ float2 unpack<__half>(unsigned pair) {
+    float2 both;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+        : "=f"(both.x), "=f"(both.y)
+        : "r"(pair));
+    return both;
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(unsigned pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}

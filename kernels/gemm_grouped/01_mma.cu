@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp) grouped_mma(const
             }
         }
         __syncthreads();  // before the sums are staged in the tiles' memory
-        const Epilogue<U, R, ACTIVATION, false, BIAS, false> epilogue{
+        const Epilogue<U, R, ACTIVATION, kNoArray, BIAS, kNoArray> epilogue{
             nullptr, 0, 0, bias + group * bias_batch, 0, bias_col, nullptr, 0, 0, alpha, 0.0f, 1.0f};
         tile.store(shared, epilogue, d + group * d_batch, d_row, d_col, m0, n0, end, n, wide);
         __syncthreads();  // before the next tile's copies

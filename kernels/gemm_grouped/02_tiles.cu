@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) grouped(const __grid_const
         }
     } else {
         registers_increase<240>();
-        using Finish = Epilogue<U, R, ACTIVATION, false, BIAS, false>;
+        using Finish = Epilogue<U, R, ACTIVATION, kNoArray, BIAS, kNoArray>;
         const bool leader = threadIdx.x % kGroup == 0;
         char* const mine = staging + consumer * kStaging;
         const GroupedOutput<R, Finish, SHAPE, TENSOR_D, kRoom> to{&map_d, d, d_row, d_col, d_batch, d_each, n,

@@ -79,11 +79,11 @@ __device__ __forceinline__ void begin(typename TILE::A& in_a, typename TILE::B& 
     }
 }
 
-// B, ACTIVATION, ADDS_C, BIAS, RESIDUAL: of the Epilogue.
+// B, ACTIVATION, C, BIAS, RESIDUAL: of the Epilogue.
 //
 // grid: any, block: BM / WM * BN / WN warps
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int BM, int BN, int WM,
-    int WN, int STAGES, int RESIDENT, bool A_K, bool B_K>
+template <class T, class R, class B, int ACTIVATION, int C, int BIAS, int RESIDUAL, int BM, int BN, int WM, int WN,
+    int STAGES, int RESIDENT, bool A_K, bool B_K>
 __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelined(const T* a, const T* b, const R* c,
     R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(BM / WM * (BN / WN) * kWarp, RESIDENT) pipelin
             in_a = operand_a(at), in_b = operand_b(at);
             begin<STAGES, Tile>(in_a, in_b, shared);
         }
-        const Epilogue<B, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> epilogue{c + here.batch * c_batch, c_row, c_col,
+        const Epilogue<B, R, ACTIVATION, C, BIAS, RESIDUAL> epilogue{c + here.batch * c_batch, c_row, c_col,
             bias + here.batch * bias_batch, bias_row, bias_col, residual + here.batch * residual_batch, residual_row,
             residual_col, alpha, beta, scale};
         R* of_d = d + here.batch * d_batch;

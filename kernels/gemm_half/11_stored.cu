@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(3 * kGroup, 1) stored(const __grid_constant__ 
     constexpr int BM = 128, BN = 256, kRows = SHARES * BM;
     constexpr int kBuffers = 2, kStaging = kBuffers * 8192;  // of a consumer's store
     using At = Place<kRows, BN, BAND>;
-    using Scaled = Epilogue<R, R, kNoActivation, false, kNoBias, false>;
+    using Scaled = Epilogue<R, R, kNoActivation, kNoArray, kNoBias, kNoArray>;
     using Stored = Store<R, BN / 2, false, Scaled>;
     extern __shared__ __align__(1024) char shared[];
     Ring<T, BM, BN, A_K, B_K, STAGES, SHARES> ring(shared + 2 * kStaging);

@@ -83,7 +83,8 @@ struct Destination {
         const float (&sums)[WIDE][COUNT], int begin, int end, int m0, int n0, int batch, char* room) const {
         using Stored = Store<R, COUNT, BY_COLUMNS, FINISH, kStoreColumns<R, SHAPE::kN>>;
         FINISH finish = first;
-        finish.c += batch * c_batch, finish.bias += batch * bias_batch, finish.residual += batch * residual_batch;
+        finish.c.first += batch * c_batch, finish.bias += batch * bias_batch;
+        finish.residual.first += batch * residual_batch;
         constexpr int kMost = SHAPE::kTurns ? WIDE / 2 : WIDE;  // sums with room
         if (kMost * Stored::kRoom > ROOM) room = nullptr;
 #pragma unroll
@@ -151,7 +152,7 @@ struct Consumer {
 // grid: a multiple of SHARES, cluster: SHARES, block: 128 per consumer and 128, shared: the ring, BUFFERS * 8192 bytes
 // per consumer, 16 per stage
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_D, bool BY_COLUMNS, int ACTIVATION,
-    bool ADDS_C, int BIAS, bool RESIDUAL>
+    int C, int BIAS, int RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap map_tail,
     const __grid_constant__ CUtensorMap map_d, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) tiles(const __grid_constan
         }
     } else {
         if constexpr (GROUPS == 2) registers_increase<240>();
-        using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+        using Finish = Epilogue<U, R, ACTIVATION, C, BIAS, RESIDUAL>;
         const bool leader = threadIdx.x % kGroup == 0;
         using To = Destination<R, Finish, SHAPE, TENSOR_D, BY_COLUMNS>;
         const To to{&map_d, d, d_row, d_col, d_batch, m, n,

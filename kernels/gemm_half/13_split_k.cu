@@ -165,7 +165,7 @@ __device__ __forceinline__ void store_shared_sums(
 // shared: the ring and raw memory of kAhead steps, or what the sums need, if that is more: nothing if SPLIT,
 // kDirectBytes, or Sums; then 16 bytes per stage, and 8 per such step
 template <class T, class R, class U, class SHAPE, bool A_K, bool B_K, bool TENSOR_A, bool TENSOR_B, bool BY_COLUMNS,
-    bool SPLIT, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
+    bool SPLIT, int ACTIVATION, int C, int BIAS, int RESIDUAL>
 __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_constant__ CUtensorMap map_a,
     const __grid_constant__ CUtensorMap map_b, const __grid_constant__ CUtensorMap partial_a,
     const __grid_constant__ CUtensorMap partial_b, const T* a, const T* b, const R* c, R* d, int64 a_row, int64 a_col,
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
         const int64 first = (static_cast<int64>(part) * all + tile) * SHAPE::kFours;
         if (group >= 0) Parts<SHAPE>::store(reinterpret_cast<float4*>(parts) + first, group, all_sums);
     } else {
-        using Finish = Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+        using Finish = Epilogue<U, R, ACTIVATION, C, BIAS, RESIDUAL>;
         const Finish finish{c + at.batch * c_batch, c_row, c_col, bias + at.batch * bias_batch, bias_row, bias_col,
             residual + at.batch * residual_batch, residual_row, residual_col, alpha, beta, scale};
         const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(SHAPE::kThreads, 1) split_k(const __grid_const
 
 // Adds up the partial sums of split_k. `adders` warps share the parts of 32 groups of four sums: each adds every
 // adders-th part, and the first one adds what they have. grid: 16 warps per block, block: 512; adders: 1, 2, 4, 8 or 16
-template <class R, class U, class SHAPE, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
+template <class R, class U, class SHAPE, int ACTIVATION, int C, int BIAS, int RESIDUAL>
 __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row, int64 d_col,
     int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const U* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
@@ -342,7 +342,7 @@ __global__ void split_k_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c
     }
     if (adder > 0 || i >= all) return;
     const Place<SHAPE::kM, SHAPE::kN, 8> at(i / SHAPE::kFours, down, across);
-    const Epilogue<U, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
+    const Epilogue<U, R, ACTIVATION, C, BIAS, RESIDUAL> finish{c + at.batch * c_batch, c_row, c_col,
         bias + at.batch * bias_batch, bias_row, bias_col, residual + at.batch * residual_batch, residual_row,
         residual_col, alpha, beta, scale};
     const Output<R> out{d + at.batch * d_batch, d_row, d_col, static_cast<int>(m), static_cast<int>(n)};

@@ -166,7 +166,7 @@ struct Span {
 // per ROWS lines, a power of two up to 8. COLUMNS: how B's columns are staged.
 //
 // grid: (ceil(m / (8 / group * ROWS)) * batches, splits), block: 256, shared: SMALL * (chunk + 8) * 2 bytes
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int SMALL, int ROWS, int VEC,
+template <class T, class R, class B, int ACTIVATION, int C, int BIAS, int RESIDUAL, int SMALL, int ROWS, int VEC,
     bool SHIFT, int COLUMNS, int MODE>
 __global__ void __launch_bounds__(256, SHIFT || SMALL > 2 ? 2 : 5 - SMALL) gemv_rows(const T* a, const T* b, const R* c,
     R* d, int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
@@ -318,7 +318,7 @@ __global__ void __launch_bounds__(256, SHIFT || SMALL > 2 ? 2 : 5 - SMALL) gemv_
         }
     if (lane < ROWS * SMALL) totals[warp][lane] = mine;
     __syncthreads();
-    using E = Epilogue<B, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+    using E = Epilogue<B, R, ACTIVATION, C, BIAS, RESIDUAL>;
     const Output<MODE, E, R> output{
         {c + batch * c_batch, c_row, c_col, bias + batch * bias_batch, bias_row, bias_col,
             residual + batch * residual_batch, residual_row, residual_col, alpha, beta, scale},
@@ -334,8 +334,8 @@ __global__ void __launch_bounds__(256, SHIFT || SMALL > 2 ? 2 : 5 - SMALL) gemv_
 // contiguous if VEC is more than 1.
 //
 // grid: (ceil(m / (ACROSS * VEC)) * batches, splits), block: 512
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL, int SMALL, int VEC,
-    int ACROSS, int MODE>
+template <class T, class R, class B, int ACTIVATION, int C, int BIAS, int RESIDUAL, int SMALL, int VEC, int ACROSS,
+    int MODE>
 __global__ void __launch_bounds__(512, SMALL == 1 ? 2 : 1) gemv_columns(const T* a, const T* b, const R* c, R* d,
     int64 a_row, int64 a_col, int64 a_batch, int64 b_row, int64 b_col, int64 b_batch, int64 c_row, int64 c_col,
     int64 c_batch, int64 d_row, int64 d_col, int64 d_batch, int64 m, int64 n, int64 k, int64 batches, float alpha,
@@ -423,7 +423,7 @@ __global__ void __launch_bounds__(512, SMALL == 1 ? 2 : 1) gemv_columns(const T*
             if (down == 0) totals[warp][j][within + e] = sum;
         }
     __syncthreads();
-    using E = Epilogue<B, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL>;
+    using E = Epilogue<B, R, ACTIVATION, C, BIAS, RESIDUAL>;
     const Output<MODE, E, R> output{
         {c + batch * c_batch, c_row, c_col, bias + batch * bias_batch, bias_row, bias_col,
             residual + batch * residual_batch, residual_row, residual_col, alpha, beta, scale},
@@ -439,7 +439,7 @@ __global__ void __launch_bounds__(512, SMALL == 1 ? 2 : 1) gemv_columns(const T*
 // Adds the sums of the `splits` blocks that share an output's k: a warp per output.
 //
 // grid: any, block: 256
-template <class T, class R, class B, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
+template <class T, class R, class B, int ACTIVATION, int C, int BIAS, int RESIDUAL>
 __global__ void __launch_bounds__(256) gemv_join(const R* c, R* d, int64 c_row, int64 c_col, int64 c_batch, int64 d_row,
     int64 d_col, int64 d_batch, int64 m, int64 n, int64 batches, float alpha, float beta, const B* bias, int64 bias_row,
     int64 bias_col, int64 bias_batch, const R* residual, int64 residual_row, int64 residual_col, int64 residual_batch,
@@ -452,7 +452,7 @@ __global__ void __launch_bounds__(256) gemv_join(const R* c, R* d, int64 c_row, 
         sum = lanes_reduce<kWarp>(sum, Sum());
         if (lane) continue;
         const int64 col = at % n, line = at / n % m, batch = at / n / m;
-        const Epilogue<B, R, ACTIVATION, ADDS_C, BIAS, RESIDUAL> epilogue{c + batch * c_batch, c_row, c_col,
+        const Epilogue<B, R, ACTIVATION, C, BIAS, RESIDUAL> epilogue{c + batch * c_batch, c_row, c_col,
             bias + batch * bias_batch, bias_row, bias_col, residual + batch * residual_batch, residual_row,
             residual_col, alpha, beta, scale};
         d[batch * d_batch + line * d_row + col * d_col] = static_cast<R>(epilogue.at(sum, line, col));

@@ -1,14 +1,19 @@
 // The fused epilogue of a product: D = scale * activation(alpha * A * B + beta * C + bias) + residual, in float,
 // rounded once to the output's type.
 #pragma once
-#include "../common/numbers.cuh"
+#include "../common/mma.cuh"
 
 // Values of Epilogue's ACTIVATION; plus kScaled if scale is not 1: each operation per element costs the tensor cores
 // time, also while another warpgroup multiplies.
 constexpr int kNoActivation = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4, kScaled = 8;
 
-// Values of Epilogue's BIAS: none, one of any strides, a number per row, adjacent numbers per column.
-constexpr int kNoBias = 0, kAnyBias = 1, kBiasPerRow = 2, kBiasPerColumn = 3;
+// Values of Epilogue's BIAS: none, one of any strides, a number per row, adjacent numbers per column, and those if
+// numbers 2 * i and 2 * i + 1 have an aligned address; the output's n is then even.
+constexpr int kNoBias = 0, kAnyBias = 1, kBiasPerRow = 2, kBiasPerColumn = 3, kBiasPairs = 4;
+
+// Values of Epilogue's C and RESIDUAL: no array, one of any strides, one whose adjacent rows or columns are adjacent
+// elements, and one whose columns 2 * i and 2 * i + 1 are, with an aligned address; the output's n is then even.
+constexpr int kNoArray = 0, kAnyArray = 1, kAdjacentRows = 2, kAdjacentColumns = 3, kColumnPairs = 4;
 
 // The larger of two numbers, NaN if x is NaN; fmaxf would return `least`.
 __device__ __forceinline__ float at_least(float x, float least) {
@@ -63,34 +68,76 @@ __device__ __forceinline__ float gelu(float x) {
     return fmaf(-y, power_of_two(log), at_least(x, 0.0f));
 }
 
+// Returns the same address of global memory, of which the compiler does not know how it was computed. Otherwise it
+// computes the addresses of elements near it from the start of the array: that takes ten times as many instructions.
+template <class T>
+__device__ __forceinline__ const T* kept(const T* address) {
+    uint64 bits = __cvta_generic_to_global(address);
+    asm("" : "+l"(bits));
+    return static_cast<const T*>(__cvta_global_to_generic(bits));
+}
+
+// Two adjacent numbers, in one access; the address is a multiple of their size.
+template <class T>
+__device__ __forceinline__ float2 pair_at(const T* address) {
+    static_assert(sizeof(T) == 2, "16-bit numbers, or floats");
+    return unpack<T>(*reinterpret_cast<const unsigned*>(address));
+}
+__device__ __forceinline__ float2 pair_at(const float* address) {
+    return *reinterpret_cast<const float2*>(address);
+}
+
+// An array of the output's shape, of kind KIND. first: its element (0, 0); strides are in elements.
+template <class R, int KIND>
+struct Addend {
+    const R* first;
+    int64 row_stride, col_stride;
+
+    __device__ __forceinline__ const R* at(int64 row, int64 col) const {
+        if constexpr (KIND == kAdjacentRows) return first + (row + col * col_stride);
+        if constexpr (KIND == kAdjacentColumns || KIND == kColumnPairs) return first + (row * row_stride + col);
+        return first + (row * row_stride + col * col_stride);
+    }
+
+    // An element, or 0 if it is not `inside` the array.
+    __device__ __forceinline__ float value(int64 row, int64 col, bool inside) const {
+        return inside ? static_cast<float>(*at(row, col)) : 0.0f;
+    }
+
+    // The elements (row, col) and (row, col + 1); col is even.
+    __device__ __forceinline__ float2 pair(int64 row, int64 col, bool first_inside, bool second_inside) const {
+        if constexpr (KIND == kColumnPairs) return first_inside ? pair_at(at(row, col)) : float2{};
+        return make_float2(value(row, col, first_inside), value(row, col + 1, second_inside));
+    }
+};
+
 // The arrays and factors that a kernel applies to its sums. B: type of the bias, R: type of c, of the residual and of
-// the output. ADDS_C, RESIDUAL: whether the operand exists; the others' pointers are not read.
+// the output. C, RESIDUAL: their kinds. Pointers are not read if there is no such array.
 //
 // Pointers are to element (0, 0) of one product (of a batch). Strides are in elements, 0 along an axis on which the
 // bias is broadcast.
-template <class B, class R, int ACTIVATION, bool ADDS_C, int BIAS, bool RESIDUAL>
+template <class B, class R, int ACTIVATION, int C, int BIAS, int RESIDUAL>
 struct Epilogue {
     static constexpr int kActivation = ACTIVATION % kScaled;
     static constexpr bool kScales = ACTIVATION >= kScaled;
     static_assert(ACTIVATION / kScaled <= 1 && kActivation <= kSilu, "an unknown activation");
     static constexpr int kBias = BIAS;
+    static constexpr bool kBiasOfColumns = BIAS == kBiasPerColumn || BIAS == kBiasPairs;
 
-    const R* c;
-    int64 c_row, c_col;
+    Addend<R, C> c;
     const B* bias;
     int64 bias_row, bias_col;
-    const R* residual;
-    int64 residual_row, residual_col;
+    Addend<R, RESIDUAL> residual;
     float alpha, beta, scale;
 
     // The epilogue of the part of the output that begins at (row, col).
     __device__ __forceinline__ Epilogue from(int64 row, int64 col) const {
         Epilogue part = *this;
-        if constexpr (ADDS_C) part.c += row * c_row + col * c_col;
-        if constexpr (BIAS == kAnyBias) part.bias += row * bias_row + col * bias_col;
+        if constexpr (C != kNoArray) part.c.first = kept(c.at(row, col));
+        if constexpr (BIAS == kAnyBias) part.bias = kept(bias + (row * bias_row + col * bias_col));
         if constexpr (BIAS == kBiasPerRow) part.bias += row * bias_row;
-        if constexpr (BIAS == kBiasPerColumn) part.bias += col;
-        if constexpr (RESIDUAL) part.residual += row * residual_row + col * residual_col;
+        if constexpr (kBiasOfColumns) part.bias += col;
+        if constexpr (RESIDUAL != kNoArray) part.residual.first = kept(residual.at(row, col));
         return part;
     }
 
@@ -101,21 +148,38 @@ struct Epilogue {
 
     __device__ __forceinline__ float bias_at(int64 row, int64 col) const {
         if constexpr (BIAS == kBiasPerRow) return static_cast<float>(bias[row * bias_row]);
-        if constexpr (BIAS == kBiasPerColumn) return static_cast<float>(bias[col]);
+        if constexpr (kBiasOfColumns) return static_cast<float>(bias[col]);
         return static_cast<float>(bias[row * bias_row + col * bias_col]);
+    }
+
+    // The bias of columns col and col + 1, if there is a bias per column; col is even.
+    __device__ __forceinline__ float2 bias_pair(int64 col, bool in_cols, bool next_in_cols) const {
+        if constexpr (BIAS == kBiasPairs) return in_cols ? pair_at(bias + col) : float2{};
+        return make_float2(in_cols ? bias_at(0, col) : 0.0f, next_in_cols ? bias_at(0, col + 1) : 0.0f);
     }
 
     // in_rows, in_cols: whether (row, col) is within the output; otherwise nothing is read there.
     __device__ __forceinline__ Added added(int64 row, int64 col, bool in_rows, bool in_cols) const {
         const bool inside = in_rows && in_cols;
-        Added read = {};
-        if constexpr (ADDS_C) read.c = inside ? static_cast<float>(c[row * c_row + col * c_col]) : 0.0f;
-        if constexpr (BIAS == kBiasPerRow) read.bias = in_rows ? bias_at(row, 0) : 0.0f;
-        if constexpr (BIAS == kBiasPerColumn) read.bias = in_cols ? bias_at(0, col) : 0.0f;
-        if constexpr (BIAS == kAnyBias) read.bias = inside ? bias_at(row, col) : 0.0f;
-        if constexpr (RESIDUAL)
-            read.residual = inside ? static_cast<float>(residual[row * residual_row + col * residual_col]) : 0.0f;
+        Added read = {0.0f, bias_if(row, col, in_rows, in_cols), 0.0f};
+        if constexpr (C != kNoArray) read.c = c.value(row, col, inside);
+        if constexpr (RESIDUAL != kNoArray) read.residual = residual.value(row, col, inside);
         return read;
+    }
+
+    // The same for (row, col) and (row, col + 1); col is even. in_cols, next_in_cols: whether they are.
+    __device__ __forceinline__ void added(
+        Added (&read)[2], int64 row, int64 col, bool in_rows, bool in_cols, bool next_in_cols) const {
+        const bool first = in_rows && in_cols, second = in_rows && next_in_cols;
+        float2 of_c = {}, of_residual = {}, of_bias;
+        if constexpr (C != kNoArray) of_c = c.pair(row, col, first, second);
+        if constexpr (RESIDUAL != kNoArray) of_residual = residual.pair(row, col, first, second);
+        if constexpr (kBiasOfColumns)
+            of_bias = bias_pair(col, in_cols, next_in_cols);
+        else
+            of_bias = make_float2(bias_if(row, col, in_rows, in_cols), bias_if(row, col + 1, in_rows, next_in_cols));
+        read[0] = {of_c.x, of_bias.x, of_residual.x};
+        read[1] = {of_c.y, of_bias.y, of_residual.y};
     }
 
     // The element of the output at (row, col), within the output, from its sum of products.
@@ -129,16 +193,23 @@ struct Epilogue {
         // elements share.
         constexpr bool kSplit = kActivation != kNoActivation || BIAS != kNoBias;
         float value = (kSplit ? alpha : scale * alpha) * sum;
-        if constexpr (ADDS_C) value = fmaf(kSplit ? beta : scale * beta, read.c, value);
+        if constexpr (C != kNoArray) value = fmaf(kSplit ? beta : scale * beta, read.c, value);
         if constexpr (BIAS != kNoBias) value += read.bias;
         value = activated(value);
-        if constexpr (kSplit && kScales && RESIDUAL) return fmaf(scale, value, read.residual);
+        if constexpr (kSplit && kScales && RESIDUAL != kNoArray) return fmaf(scale, value, read.residual);
         if constexpr (kSplit && kScales) return scale * value;
-        if constexpr (RESIDUAL) return value + read.residual;
+        if constexpr (RESIDUAL != kNoArray) return value + read.residual;
         return value;
     }
 
   private:
+    __device__ __forceinline__ float bias_if(int64 row, int64 col, bool in_rows, bool in_cols) const {
+        if constexpr (BIAS == kBiasPerRow) return in_rows ? bias_at(row, 0) : 0.0f;
+        if constexpr (kBiasOfColumns) return in_cols ? bias_at(0, col) : 0.0f;
+        if constexpr (BIAS == kAnyBias) return in_rows && in_cols ? bias_at(row, col) : 0.0f;
+        return 0.0f;
+    }
+
     static __device__ __forceinline__ float activated(float x) {
         if constexpr (kActivation == kRelu) return at_least(x, 0.0f);
         if constexpr (kActivation == kGelu) return gelu(x);

@@ -210,8 +210,8 @@ struct TensorTile {
     template <class R>
     __device__ __forceinline__ void store(char* shared, const R* c, int64 c_row, int64 c_col, R* d, int64 d_row,
         int64 d_col, int64 m0, int64 n0, int64 m, int64 n, float alpha, float beta, bool wide) const {
-        using Adds = Epilogue<R, R, kNoActivation, true, kNoBias, false>;
-        using Plain = Epilogue<R, R, kNoActivation, false, kNoBias, false>;
+        using Adds = Epilogue<R, R, kNoActivation, kAnyArray, kNoBias, kNoArray>;
+        using Plain = Epilogue<R, R, kNoActivation, kNoArray, kNoBias, kNoArray>;
         if (beta != 0.0f)
             store(shared, Adds{c, c_row, c_col, c, 0, 0, c, 0, 0, alpha, beta, 1.0f}, d, d_row, d_col, m0, n0, m, n,
                 wide);

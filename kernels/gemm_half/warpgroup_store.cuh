@@ -153,25 +153,29 @@ struct Store {
 #pragma unroll
         for (int i = 0; i < (kCols + 8) / 16; ++i) {
             if (j * kCols / 2 + i * kEach >= COUNT) break;
-            float of_cols[kEach / 2] = {};  // a bias per column: one load for both rows
-            if constexpr (E::kBias == kBiasPerColumn) {
+            float2 of_cols[kEach / 4] = {};  // a bias per column: one load for both rows
+            if constexpr (E::kBiasOfColumns) {
 #pragma unroll
-                for (int e = 0; e < kEach / 2; ++e) {
-                    const int col = i * 16 + e / 2 * 8 + e % 2;
-                    if (col < left_cols) of_cols[e] = part.bias_at(0, col);
+                for (int e = 0; e < kEach / 4; ++e) {
+                    const int col = i * 16 + e * 8;
+                    of_cols[e] = part.bias_pair(col, col < left_cols, col + 1 < left_cols);
                 }
             }
-            typename E::Added read[kEach];  // all loads first, so that they overlap
+            typename E::Added read[kEach / 2][2];  // all loads first, so that they overlap
 #pragma unroll
-            for (int v = 0; v < kEach; ++v) {
-                const int to = v / 2 % 2 * 8, col = i * 16 + v / 4 * 8 + v % 2;
-                read[v] = part.added(to, col, to < left_rows, col < left_cols);
-                if constexpr (E::kBias == kBiasPerRow) read[v].bias = bias.of[v / 2 % 2];
-                if constexpr (E::kBias == kBiasPerColumn) read[v].bias = of_cols[v / 4 * 2 + v % 2];
+            for (int pair = 0; pair < kEach / 2; ++pair) {
+                const int to = pair % 2 * 8, col = i * 16 + pair / 2 * 8;
+                part.added(read[pair], to, col, to < left_rows, col < left_cols, col + 1 < left_cols);
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    if constexpr (E::kBias == kBiasPerRow) read[pair][e].bias = bias.of[pair % 2];
+                    if constexpr (E::kBiasOfColumns) read[pair][e].bias = e ? of_cols[pair / 2].y : of_cols[pair / 2].x;
+                }
             }
             float values[kEach];
 #pragma unroll
-            for (int v = 0; v < kEach; ++v) values[v] = part.of(sums[j * kCols / 2 + i * kEach + v], read[v]);
+            for (int v = 0; v < kEach; ++v)
+                values[v] = part.of(sums[j * kCols / 2 + i * kEach + v], read[v / 2][v % 2]);
             if constexpr (!kWide) {
                 unsigned packed[kEach / 2];
 #pragma unroll
@@ -265,12 +269,13 @@ struct Store {
                 R* const to = rows[row] + lane % 4 * 2;
 #pragma unroll
                 for (int g = 0; g < kColumns / 8 && begin + g * 8 < 2 * COUNT; ++g) {
+                    typename E::Added read[2];
+                    part.added(read, 0, g * 8, first + row < out.m, g * 8 < left_cols, g * 8 + 1 < left_cols);
                     float values[2];
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
-                        typename E::Added read = part.added(0, g * 8 + e, first + row < out.m, g * 8 + e < left_cols);
-                        if constexpr (E::kBias == kBiasPerRow) read.bias = bias.of[half];
-                        values[e] = part.of(sums[(begin / 8 + g) * 4 + half * 2 + e], read);
+                        if constexpr (E::kBias == kBiasPerRow) read[e].bias = bias.of[half];
+                        values[e] = part.of(sums[(begin / 8 + g) * 4 + half * 2 + e], read[e]);
                     }
                     to[g * 8] = static_cast<R>(values[0]);
                     to[g * 8 + 1] = static_cast<R>(values[1]);

@@ -19,6 +19,8 @@ from wgmma_products import (
     expect,
     named,
     own,
+    pitched,
+    problem_of,
     quick,
     rows,
     spread,
@@ -32,7 +34,7 @@ from cudakit.families.gemm_hopper import (
     packed_tiles,
     tiles,
 )
-from cudakit.families.gemm_problem import ACTIVATIONS
+from cudakit.families.gemm_problem import ACTIVATIONS, epilogue_constants
 from cudakit.family import Variant, apply
 from cudakit.memory import array as memory
 from cudakit.testing import Case, Layout, Values, cases_of, check_variant, contiguous
@@ -89,6 +91,59 @@ def test_everything_in_an_epilogue(device: cudakit.Device, tile: Any, activation
     options = {"alpha": 0.125, "beta": -1.0, "scale": 0.5, "added": "c bias residual", "activation": activation}
     case = Case(layouts, Values(3, 1.0), contiguous((2, m, n), 0, result), {**options, "dtype": result})
     expect(device, own(tile, exact=False), case)
+
+
+#: The kinds of C and of the residual in the kernels' template arguments, and layouts that have them for even n.
+ADDENDS = {
+    "kColumnPairs": lambda m, n, kind: rows(m, n, gap=2, lead=2, dtype=kind),
+    "kAdjacentColumns": lambda m, n, kind: rows(m, n, gap=1, dtype=kind),
+    "kAdjacentColumns, lead": lambda m, n, kind: rows(m, n, gap=2, lead=1, dtype=kind),
+    "kAdjacentRows": lambda m, n, kind: columns(m, n, dtype=kind),
+    "kAnyArray": lambda m, n, kind: spread(m, n, dtype=kind),
+}
+
+
+@pytest.mark.parametrize("tile", quick([KINDS[0], KINDS[-1], *WAYS], KINDS[0], WAYS[0]), ids=named)
+@pytest.mark.parametrize("out", quick([rows, columns, spread], rows))
+@pytest.mark.parametrize("result", quick(["bfloat16", "float32"], "bfloat16"))
+@pytest.mark.parametrize("kind", ADDENDS)
+def test_c_and_the_residual_have_any_layout(
+    device: cudakit.Device, tile: Any, out: Any, result: str, kind: str
+) -> None:
+    """One of them has this layout, the other one the next. The last pair of columns is partial if n is odd."""
+    names = [*ADDENDS, *ADDENDS]
+    of_c, of_residual = (ADDENDS[name] for name in names[names.index(kind) :][:2])
+    options = {"added": "c bias residual", "beta": -2.0, "activation": "relu"}
+    for n in (72, 71):
+        added = (of_c(200, n, result), contiguous((n,), 0, "bfloat16"), of_residual(200, n, result))
+        case = case_of(200, n, 328, "bfloat16", *added, **{**options, "dtype": result})
+        place = pitched(out, 200, n, aligned=out is not spread, dtype=result)
+        expect(device, own(tile), replace(case, output=place))
+
+
+@pytest.mark.parametrize(
+    ("strides", "kind", "bias"),
+    [
+        ({}, "kColumnPairs", "kBiasPairs"),
+        ({"row": 33}, "kAdjacentColumns", "kBiasPairs"),
+        ({"batch": 999}, "kAdjacentColumns", "kBiasPerColumn"),
+        ({"alignment": 4}, "kAdjacentColumns", "kBiasPairs"),
+        ({"alignment": 2}, "kAdjacentColumns", "kBiasPerColumn"),
+        ({"row": 1, "col": 16}, "kAdjacentRows", "kAnyBias"),
+        ({"row": 64, "col": 2}, "kAnyArray", "kAnyBias"),
+    ],
+)
+def test_pairs_of_columns_are_read_if_they_are_aligned(
+    shared_sim: cudakit.Device, strides: dict[str, int], kind: str, bias: str
+) -> None:
+    """C and the residual have numbers of 4 bytes, the bias of 2."""
+    p = replace(problem_of(shared_sim, 16, 24, 8), beta=1.0, result="float32", bias_dtype="bfloat16", batch=2)
+    array = replace(p.c, **{"row": 32, "col": 1, "batch": 1024, **strides})
+    p = replace(p, c=array, residual=array, bias=replace(array, row=0) if array.col == 1 else array)
+    assert epilogue_constants(p)[2:] == (kind, bias, kind)
+    odd = {"kColumnPairs": "kAdjacentColumns", "kBiasPairs": "kBiasPerColumn"}
+    odd_kind, odd_bias = (odd.get(each, each) for each in (kind, bias))
+    assert epilogue_constants(replace(p, n=23))[2:] == (odd_kind, odd_bias, odd_kind)
 
 
 @some_forms

@@ -55,7 +55,7 @@ def blur(chunk, images, out):
 
 
 def recorded(journal: Path) -> int:
-    """Return the number of items that the journal lists as finished: its first line is the job, the others are ranges."""
+    """Return the number of finished items in a journal: its first line is the job, the others are ranges."""
     lines = journal.read_text().split("\n")[1:-1] if journal.exists() else []
     return sum(int(stop) - int(start) for start, stop in map(str.split, lines))
 
