@@ -392,7 +392,7 @@ def rounding(
     for group, place in pieces(a, sizes):
         added, name = ((), "") if bias is None else ((bias[group],), "bias")
         error[place] = gemm_half.rounding(
-            exact[place], a[place], b[group], *added, alpha=alpha, added=name, activation=activation
+            exact[place], a[place], b[group], *added, alpha=alpha, added=name, activation=activation, dtype=dtype
         )
     return error
 

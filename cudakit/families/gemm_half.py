@@ -313,7 +313,10 @@ def rounding(
             exact = _product(of_a, of_b, c, alpha, beta)
     inputs = (a, b) if c is None else (a, b, c)
     error = gemm_host.rounding(exact, *inputs, alpha=alpha, beta=beta, of_sum=of_sum)
-    return gemm_epilogue.rounding(exact, error, **given, activation=activation, scale=scale) if fused else error
+    if not fused:
+        return error
+    kind = result_dtype(a, dtype)
+    return gemm_epilogue.rounding(exact, error, **given, dtype=kind, activation=activation, scale=scale)
 
 
 def baseline(a: Any, b: Any, *rest: Any, dtype: Any = None, **options: Any) -> Any:
