@@ -15,7 +15,8 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 # The largest slope of an activation (gelu's), and the largest relative error of Phi, tanh or sigmoid in the kernels.
 _STEEPEST, _OWN = 1.13, 8 * U
-# The relative error of x * Phi(x) in the kernels if x is negative, by the dtype of the result, which rounds more.
+# The relative error of x * Phi(x) in the kernels if x is negative and there is no residual, by the dtype of the result,
+# whose rounding is larger.
 _OWN_GELU = {"float16": 1.2e-5, "bfloat16": 8e-5}
 
 
@@ -66,7 +67,7 @@ def rounding(
         error = error + 2 * U * (np.abs(product) + np.abs(value))
         if activation:
             error = _STEEPEST * error + (0.0 if activation == "relu" else _OWN) * np.abs(value)
-        if activation == "gelu":
+        if activation == "gelu" and residual is None:
             error = error + _OWN_GELU.get(str(dtype), 0.0) * np.abs(_gelu(-np.abs(value)))
         result = scale * activated(value, activation)
         error = abs(scale) * (error + SMALLEST) + 2 * U * np.abs(result) + SMALLEST

@@ -48,7 +48,12 @@ class Case:
     def traffic(self):
         """The least bytes of memory traffic: each operand and the output once."""
         m, n, k = self.shape
-        return ITEM * (m * k + k * n) + (4 if self.result == "float32" else ITEM) * m * n
+        return ITEM * (m * k + k * n) + self.output_bytes
+
+    @property
+    def output_bytes(self):
+        m, n, _ = self.shape
+        return (4 if self.result == "float32" else ITEM) * m * n
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class GroupedProduct(Product):
         out = made.empty(case.held, n, case.result)
         if case.capacity:
             a, out = a.reshape(groups, case.capacity, k), out.reshape(groups, case.capacity, n)
-        return a, b.reshape(groups, k, n), out
+        return a, b.reshape(groups, k, n), {}, out
 
     def _sample(self):
         """Rows of every group, its first and last among them. In the masked form also the first and last rows after
@@ -42,7 +42,7 @@ class GroupedProduct(Product):
             short = np.flatnonzero(np.array(case.rows) < case.capacity)
             places += [case.starts[short] + np.array(case.rows)[short], case.starts[short] + case.capacity - 1]
         lines, columns = np.concatenate(places), sampled(random, case.shape[2])
-        a, b, _ = self.sets[0]
+        a, b, *_ = self.sets[0]
         everything = np.arange(case.shape[3])
         of_b = np.stack([made.sample(b[group], everything, columns) for group in range(len(case.rows))])
         return lines, columns, made.sample(a, lines, everything), of_b

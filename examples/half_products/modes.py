@@ -15,14 +15,13 @@ from cudakit.measure.calls import BURSTS, CALLS, LEAD
 from cudakit.measure.timing import Burst, Spread, host_costs
 
 REST_AFTER_CALLS_S = 0.002
-ACTIVATIONS = ("gelu", "gelu_tanh")
+EPILOGUES = ("gelu", "gelu_tanh", ways.RESIDUAL)
 USUAL_OF_EPILOGUES = (ways.TORCH, ways.COMPILED)
 
 
 def _take_calls(run, product, rows):
     """Measure the host's cost of the calls of `rows`, a list of (way, row), in bursts that alternate."""
-    a, b, out = product.sets[0]
-    found = {number: way.bind(a, b, product.bias, out) for number, (way, _) in enumerate(rows)}
+    found = {number: way.bind(*product.sets[0]) for number, (way, _) in enumerate(rows)}
     samples = {number: [] for number in found}
 
     def settle():
@@ -68,7 +67,7 @@ def errors(run):
         for name, (data, _) in DATA.items():
             for out_dtype in ("", "float32"):
                 product = Product(run, "errors", replace(case, out_dtype=out_dtype), data)
-                a, b, _ = product.sets[0]
+                a, b, *_ = product.sets[0]
                 rows = []
                 for way in run.ways(peers=(ways.TORCH,)):
                     row = product.row(way, name)
@@ -85,12 +84,12 @@ def errors(run):
 
 
 def epilogue(run):
-    """The times of products with a bias and an activation in one kernel, and of the plain product."""
+    """The times of products with a bias and an activation, or a residual, in one kernel, and of the plain product."""
     for case in run.cases(run.shapes("epilogue")):
-        product = Product(run, "epilogue", case, bias=True)
-        rows = [(way, product.row(way)) for way in run.ways((None, *ACTIVATIONS), run.peers or USUAL_OF_EPILOGUES)]
+        product = Product(run, "epilogue", case, epilogues=True)
+        rows = [(way, product.row(way)) for way in run.ways((None, *EPILOGUES), run.peers or USUAL_OF_EPILOGUES)]
         measure(run, [(product, way, row) for way, row in rows if product.checked(way, row) is not None])
-        plain = {way.name: row.times.device for way, row in rows if way.activation is None}
+        plain = {way.name: row.times.device for way, row in rows if way.epilogue is None}
         for way, row in rows:
             before = plain.get(way.name)
             if before is not None and row.times.device is not None:

@@ -11,7 +11,7 @@ from half_products.cases import Case, normal
 from cudakit import nvtx
 from cudakit.compare import in_range, steps_of, within
 from cudakit.errors import ContextLost, CudakitError
-from cudakit.families import gemm_half
+from cudakit.families import gemm_epilogue, gemm_half
 from cudakit.families.gemm_half import FAMILY
 from cudakit.measure.rows import Rates, Row, Subject
 from cudakit.measure.timing import rotations
@@ -86,19 +86,19 @@ class Run:
             for shape in shapes
         ]
 
-    def ways(self, activations=(None,), peers=None):
-        """Return cudakit and the peers, for plain products (None) or products with a bias and an activation. peers: by
-        default those of the command line, or torch."""
+    def ways(self, epilogues=(None,), peers=None):
+        """Return cudakit and the peers, for plain products (None) or products with an epilogue. peers: by default those
+        of the command line, or torch."""
         torch = self.made.torch
-        found = [ways.ours(self.variant, self.made.call_stream, each) for each in activations]
+        found = [ways.ours(self.variant, self.made.call_stream, each) for each in epilogues]
         if torch is None:
             return found
         peers = peers or self.peers or (ways.TORCH,)
         if {ways.COMPILED, ways.TRITON} & set(peers):
             torch.compiler.reset()  # compile for the next shape as if it were the first
         if ways.TORCH in peers:
-            found += [ways.by_torch(torch, each) for each in activations]
-        compiled = [each for each in activations if each is not None] or activations
+            found += [ways.by_torch(torch, each) for each in epilogues]
+        compiled = [each for each in epilogues if each is not None] or epilogues
         for name in (ways.COMPILED, ways.TRITON):
             if name in peers:
                 found += [ways.compiled(torch, name, each) for each in compiled]
@@ -106,14 +106,18 @@ class Run:
 
 
 class Product:
-    """The arrays of one case, a sample of them on the host, and the rows of its ways."""
+    """The arrays of one case, a sample of them on the host, and the rows of its ways. epilogues: whether there are a
+    bias and a residual."""
 
     family = FAMILY
 
-    def __init__(self, run, table, case, data=normal, *, bias=False, mode=None):
+    def __init__(self, run, table, case, data=normal, *, epilogues=False, mode=None):
         self.run, self.table, self.case, self.mode = run, table, case, case.mode if mode is None else mode
         self.values = data(run.made, *case.shape)
-        self.bias = run.made.place(run.made.normal(1, case.shape[1]), case.dtype)[0] if bias else None
+        self.added = {}
+        if epilogues:
+            m, n, _ = case.shape
+            self.added = {"bias": run.made.normal(1, n), ways.RESIDUAL: run.made.normal(m, n)}
         self.sets = [self._arrays()]
         self.lines, self.columns, *self.host = self._sample()
 
@@ -124,20 +128,24 @@ class Product:
             made.place(values, case.dtype, *each)
             for values, *each in zip(self.values, turned, case.leading, strict=False)
         )
-        return a, b, made.empty(case.shape[0], case.shape[1], case.result, case.leading[2])
+        kinds = {"bias": case.dtype, ways.RESIDUAL: case.result}
+        added = {name: made.place(values, kinds[name]) for name, values in self.added.items()}
+        if "bias" in added:
+            added["bias"] = added["bias"][0]
+        return a, b, added, made.empty(case.shape[0], case.shape[1], case.result, case.leading[2])
 
     def _sample(self):
         """Return the places of some rows and columns of the result, and the rows of A and columns of B."""
         m, n, k = self.case.shape
         random = np.random.default_rng(1)
         lines, columns = (sampled(random, extent) for extent in (m, n))
-        a, b, _ = self.sets[0]
+        a, b, *_ = self.sets[0]
         everything = np.arange(k)
         return lines, columns, self.run.made.sample(a, lines, everything), self.run.made.sample(b, everything, columns)
 
     def row(self, way, data=""):
         """Return the row of a way, before it is run."""
-        mode = " ".join(text for text in (self.mode, way.activation, data) if text)
+        mode = " ".join(text for text in (self.mode, way.epilogue, data) if text)
         name = self.run.variant if way.ours else way.name
         subject = Subject(self.family.name, name, None, self.case.shape, self.case.dtype, mode, way.idea)
         return ProductRow(subject, Rates(ceiling=ways.TORCH), table=self.table, data=data)
@@ -152,11 +160,11 @@ class Product:
     def checked(self, way, row):
         """Make the call of `way` once, and compare a sample of its result with float64. Return the result, or None if
         it is wrong or there is none."""
-        a, b, out = self.sets[0]
+        *_, out = self.sets[0]
         out.fill_(math.nan) if self.run.made.torch else out.fill(math.nan, self.run.made.stream)
         try:
             with nvtx.trace() as trace:
-                result = way.bind(a, b, self.bias, out)()
+                result = way.bind(*self.sets[0])()
             self.run.device.synchronize()
             got = self.run.made.sample(result, self.lines, self.columns)
         except ContextLost:
@@ -186,15 +194,23 @@ class Product:
         step = steps_of(self.host[0].dtype).last * 2
         if not way.ours:  # torch lets cuBLAS round partial sums to 16 bits
             allowed = allowed + 4 * step * allowed / gemm_half.of_sum(self.case.shape[-1])
-        if way.activation is not None:
-            bias = self.run.made.sample(self.bias.reshape(1, -1), np.arange(1), self.columns)
-            exact = exact + bias.astype(np.float64)
-            if not way.ours:  # torch may round before the activation
-                allowed = allowed + step * np.abs(exact)
-            # The slope of the activations is at most 1.13.
-            allowed = 1.2 * allowed + 2e-6 * np.maximum(np.abs(exact), 1)
-            exact = gelu(exact, way.activation)
+        if way.epilogue is not None:
+            name = ways.array_of(way.epilogue)
+            activation = "" if way.epilogue == ways.RESIDUAL else way.epilogue
+            added = {name: self._sample_of_added(name)}
+            if activation and not way.ours:  # torch may round before the activation
+                allowed = allowed + step * np.abs(exact + added[name])
+            allowed = gemm_epilogue.rounding(exact, allowed, **added, dtype=dtype, activation=activation)
+            exact = gemm_epilogue.applied(exact, **added, activation=activation)
         return in_range(exact, dtype), allowed
+
+    def _sample_of_added(self, name):
+        """Return a sample of the bias or of the residual in float64, for the sampled rows and columns."""
+        array = self.sets[0][2][name]
+        if name == "bias":
+            array = array.reshape(1, -1)
+        lines = self.lines if name == ways.RESIDUAL else np.arange(1)
+        return self.run.made.sample(array, lines, self.columns).astype(np.float64)
 
     def _exact(self):
         """Return the sample in float64, and the rounding error of its sums."""
@@ -230,7 +246,11 @@ class Product:
 
     def calls(self, way):
         """Return the calls of a way, one per copy of the arrays."""
-        return [way.bind(a, b, self.bias, out) for a, b, out in self.sets]
+        return [way.bind(*arrays) for arrays in self.sets]
+
+    def traffic(self, way):
+        """Return the bytes that a way reads and writes, each once, without a bias."""
+        return self.case.traffic + (self.case.output_bytes if way.epilogue == ways.RESIDUAL else 0)
 
 
 def measure(run, entries):
@@ -241,8 +261,8 @@ def measure(run, entries):
         product.rotate()
     calls = {number: product.calls(way) for number, (product, way, _) in enumerate(entries)}
     found = rounds.in_turns(run.timer, calls, entries[0][0].case.flops, run.rounds, run.rest_s, run.clocks)
-    for (product, _, row), measured in zip(entries, found.values(), strict=True):
-        row.timed(measured.spread, traffic=product.case.traffic, flops=product.case.flops)
+    for (product, way, row), measured in zip(entries, found.values(), strict=True):
+        row.timed(measured.spread, traffic=product.traffic(way), flops=product.case.flops)
         row.sm_mhz, row.watts = measured.reading(0), measured.reading(1)
         row.of_copy = row.rates.gbps / run.copy_gbps if run.copy_gbps else None
     _compare([row for _, _, row in entries])
@@ -293,10 +313,3 @@ def progress(rows):
         name = f"{row.subject.variant} {row.subject.mode.removeprefix(subject.mode)}".strip()
         figures.append(f"{name} {figure}")
     return f"{' '.join(part for part in parts if part)}: {', '.join(figures)}"
-
-
-def gelu(x, kind):
-    """The activation of float64 numbers, as torch.nn.functional.gelu defines it."""
-    if kind == "gelu":
-        return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

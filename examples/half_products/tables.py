@@ -135,7 +135,7 @@ TABLES = {
     "shapes": ("16-bit products", product_table),
     "drawn": ("16-bit products, drawn shapes", product_table),
     "errors": ("errors against float64", error_table),
-    "epilogue": ("products with a bias and an activation", epilogue_table),
+    "epilogue": ("products with an epilogue", epilogue_table),
     "calls": ("host time per call", call_table),
     "grouped": ("grouped products", grouped_table),
 }

@@ -238,7 +238,8 @@ struct Epilogue {
 
     static __device__ __forceinline__ float activated(float x) {
         if constexpr (kActivation == kRelu) return at_least(x, 0.0f);
-        if constexpr (kActivation == kGelu) return gelu<R>(x);
+        if constexpr (kActivation == kGelu && RESIDUAL == kNoArray) return gelu<R>(x);
+        if constexpr (kActivation == kGelu) return gelu<float>(x);  // a residual may cancel all but its error
         if constexpr (kActivation == kGeluTanh) return gelu_tanh(x);
         if constexpr (kActivation == kSilu) return silu(x);
         return x;

@@ -183,7 +183,7 @@ class Gpu:
         return {"L2_CACHE_SIZE": 1 << 12}[name]
 
 
-def product(a, b, out, *, variant, stream, bias=None, activation=None):
+def product(a, b, out, *, variant, stream, bias=None, activation=None, residual=None):
     """cudakit's product of torch tensors."""
     import torch
 
@@ -193,6 +193,8 @@ def product(a, b, out, *, variant, stream, bias=None, activation=None):
         if activation is not None:
             kind = {"gelu": "none", "gelu_tanh": "tanh"}[activation]
             found = torch.nn.functional.gelu(found + bias.float(), approximate=kind)
+        if residual is not None:
+            found = found + residual.float()
         return out.copy_(found)
 
 
@@ -337,15 +339,19 @@ def test_epilogues_on_a_gpu_are_checked_and_compared(gpu_run, monkeypatch):
     monkeypatch.setattr(torch, "compile", compile_)
     monkeypatch.setattr(torch.compiler, "reset", lambda: compiled.append("reset"))
     rows = list(modes.epilogue(gpu_run()))
-    peers = [("peer:torch-compile", "gelu"), ("peer:torch-compile", "gelu_tanh")]
+    forms = ("gelu", "gelu_tanh", "residual")
     assert [(row.subject.variant, row.subject.mode) for row in rows] == [
-        *((name, mode) for name in ("pipelined", "peer:torch") for mode in ("", "gelu", "gelu_tanh")), *peers
+        *((name, mode) for name in ("pipelined", "peer:torch") for mode in ("", *forms)),
+        *(("peer:torch-compile", mode) for mode in forms),
     ]  # fmt: skip
-    assert compiled == ["reset", *[{"dynamic": False, "mode": "max-autotune-no-cudagraphs"}] * 2]
+    assert compiled == ["reset", *[{"dynamic": False, "mode": "max-autotune-no-cudagraphs"}] * 3]
     assert all(row.ok for row in rows)
-    for row in rows[1:3]:
+    for row in rows[1:4]:
         assert row.of_plain == row.times.device.median / rows[0].times.device.median
-    assert rows[1].rates.of_ceiling == rows[4].times.device.median / rows[1].times.device.median
+    assert rows[1].rates.of_ceiling == rows[5].times.device.median / rows[1].times.device.median
+    bytes_per_ms = [row.rates.gbps * row.times.device.median for row in rows[:4]]
+    assert bytes_per_ms[3] - bytes_per_ms[0] == pytest.approx(2 * 24 * 16 * 1e-6), "the residual is read"
+    assert bytes_per_ms[1] == pytest.approx(bytes_per_ms[0])
 
 
 def test_peers_can_be_left_out_and_added(gpu_run, monkeypatch):
@@ -373,7 +379,16 @@ def test_an_epilogue_of_the_other_gelu_is_wrong(gpu_run, monkeypatch):
     monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=other))
     shared = gpu_run(out_dtype="float32", peers=(ways.TORCH,))
     rows = {row.subject.mode: row for row in modes.epilogue(shared) if row.subject.variant == "pipelined"}
-    assert [row.ok for row in rows.values()] == [True, False, True]
+    assert [row.ok for row in rows.values()] == [True, False, True, True]
+
+
+def test_a_product_without_its_residual_is_wrong(gpu_run, monkeypatch):
+    def other(a, b, out, *, residual=None, **options):
+        return product(a, b, out, **options)
+
+    monkeypatch.setattr(ways, "ops", types.SimpleNamespace(gemm=other))
+    rows = [row for row in modes.epilogue(gpu_run(peers=(ways.TORCH,))) if row.subject.variant == "pipelined"]
+    assert [(row.subject.mode, row.ok) for row in rows][-2:] == [("gelu_tanh", True), ("residual", False)]
 
 
 def test_calls_are_measured_on_the_host(gpu_run):
