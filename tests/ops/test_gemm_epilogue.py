@@ -180,6 +180,21 @@ def test_later_calls_use_their_own_arrays_and_numbers(device: cudakit.Device) ->
         assert np.array_equal(ops.gemm(a, b, scale=scale, dtype="float32").numpy(), np.float32(scale) * product)
 
 
+@pytest.mark.parametrize("k", [16, 0])
+def test_a_later_call_may_pass_arrays_at_odd_addresses(device: cudakit.Device, k: int) -> None:
+    """Two elements are loaded at once only if their address is a multiple of their size."""
+    a, b, numbers = normal(136, k), normal(k, 72, seed=2), normal(137 * 72, seed=3)
+    of_a, of_b, held = map(device.array, (a, b, numbers))
+    for start in (0, 2, 1, 0, 3):
+        host, ours = numbers[start:][: 136 * 72].reshape(136, 72), held[start:][: 136 * 72].reshape(136, 72)
+        exact = {"residual": host, "bias": host[0]}
+        for names in (("residual",), ("bias",), ("residual", "bias")):
+            given = {name: ours if name == "residual" else ours[0] for name in names}
+            made = ops.gemm(of_a, of_b, **given).numpy()
+            expected = a.astype(np.float64) @ b + sum(exact[name] for name in names)
+            np.testing.assert_allclose(made, expected, rtol=1e-3, atol=2e-3)
+
+
 def test_the_check_of_results_detects_wrong_epilogues() -> None:
     a, b, bias = normal(16, 64), normal(64, 16, seed=2), normal(16, seed=3)
     arrays, options = (a, b, bias), {"added": "bias", "activation": "gelu", "dtype": "float32"}

@@ -343,14 +343,15 @@ def test_products_are_not_serialised(
 ) -> None:
     """ptxas puts waits between products (C7510, C7514, C7515) if a kernel uses their registers too early, and ignores
     setmaxnreg (C7511) if registers are limited otherwise. No kernel spills registers, with one exception: the sums of
-    wide tiles in turns and an epilogue that reads three arrays do not fit in 240 registers."""
+    wide tiles in turns and an epilogue that reads three arrays do not fit in 240 registers. Then up to 64 of them are
+    spilled, once per tile."""
     full = isinstance(tile, Tile) and tile.turns and tile.bn >= 160 and form is FUSED
     for launch in launches_of(sim, tile, result, by_columns, **form):
         compiled = cache.compiled(FAMILY.request(sim, tiles, launch))
         warnings = [line for line in compiled.log.splitlines() if "warning" in line.lower()]
         assert not re.search(r"C75\d\d|serialized|ignored", compiled.log), warnings
         used = compiled.resources[compiled.lowered[launch.entry]]
-        assert used.spill_stores <= (64 if full else 0), launch.entry
+        assert used.spill_stores <= (64 * 4 if full else 0), launch.entry
 
 
 @pytest.mark.parametrize("tile", quick(SPLIT_TABLE, SPLIT_TABLE[0]), ids=named)
