@@ -196,7 +196,7 @@ def main():
     tabled.add_argument(
         "--epilogue",
         action="store_true",
-        help="times of x @ w + bias with GELU and of x @ w + residual in one kernel, and of torch.compile's code",
+        help="times of x @ w + bias with GELU, and of x @ w + residual, in one kernel, and of torch.compile's code",
     )
     tabled.add_argument("--calls", action="store_true", help="the host's microseconds per call")
     tabled.add_argument(

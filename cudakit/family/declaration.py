@@ -408,8 +408,8 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def alignment(array: Any) -> int:
-    """Return 16 if the array's first element is on a 16-byte boundary, else its item size (at most 16)."""
-    return 16 if array.pointer % 16 == 0 else min(array.itemsize, 16)
+    """Return the alignment of the array's first element, in bytes, at most 16."""
+    return min(array.pointer & -array.pointer, 16) or 16
 
 
 def scratch_bytes(launches: Sequence[Launch]) -> int:

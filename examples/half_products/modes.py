@@ -84,7 +84,7 @@ def errors(run):
 
 
 def epilogue(run):
-    """The times of products with a bias and an activation, or a residual, in one kernel, and of the plain product."""
+    """The times of products with a bias and an activation, or with a residual, in one kernel, and of the plain one."""
     for case in run.cases(run.shapes("epilogue")):
         product = Product(run, "epilogue", case, epilogues=True)
         rows = [(way, product.row(way)) for way in run.ways((None, *EPILOGUES), run.peers or USUAL_OF_EPILOGUES)]

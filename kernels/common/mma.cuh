@@ -81,11 +81,8 @@ __device__ __forceinline__ float2 unpack(unsigned pair);
 
 template <>
 __device__ __forceinline__ float2 unpack<__half>(unsigned pair) {
-    float2 both;
-    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
-        : "=f"(both.x), "=f"(both.y)
-        : "r"(pair));
-    return both;
+    const auto number = [](unsigned bits) { return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))); };
+    return make_float2(number(pair), number(pair >> 16));
 }
 
 template <>

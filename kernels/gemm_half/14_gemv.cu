@@ -73,31 +73,13 @@ __device__ __forceinline__ Halves<VEC> load_staged(const unsigned short* from) {
     }
 }
 
-template <class T>
-struct Widen;  // the two elements of a pair as floats
-
-template <>
-struct Widen<__nv_bfloat16> {
-    static __device__ __forceinline__ float low(uint32 pair) { return __uint_as_float(pair << 16); }
-    static __device__ __forceinline__ float high(uint32 pair) { return __uint_as_float(pair & 0xffff0000u); }
-};
-
-template <>
-struct Widen<__half> {
-    static __device__ __forceinline__ float low(uint32 pair) {
-        return __half2float(__ushort_as_half(static_cast<unsigned short>(pair)));
-    }
-    static __device__ __forceinline__ float high(uint32 pair) {
-        return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> 16)));
-    }
-};
-
 template <class T, int VEC>
 __device__ __forceinline__ void widen(const Halves<VEC>& from, float (&to)[VEC]) {
 #pragma unroll
     for (int e = 0; e < VEC; e += 2) {
-        to[e] = Widen<T>::low(from.pair[e / 2]);
-        if constexpr (VEC > 1) to[e + 1] = Widen<T>::high(from.pair[e / 2]);
+        const float2 both = unpack<T>(from.pair[e / 2]);
+        to[e] = both.x;
+        if constexpr (VEC > 1) to[e + 1] = both.y;
     }
 }
 

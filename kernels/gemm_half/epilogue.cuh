@@ -7,12 +7,12 @@
 // time, also while another warpgroup multiplies.
 constexpr int kNoActivation = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4, kScaled = 8;
 
-// Values of Epilogue's BIAS: none, one of any strides, a number per row, adjacent numbers per column, and those if
-// numbers 2 * i and 2 * i + 1 have an aligned address; the output's n is then even.
+// Values of Epilogue's BIAS: none, one of any strides, a number per row, adjacent numbers per column; kBiasPairs: as
+// kBiasPerColumn, and each pair 2 * i, 2 * i + 1 is aligned; n is then even.
 constexpr int kNoBias = 0, kAnyBias = 1, kBiasPerRow = 2, kBiasPerColumn = 3, kBiasPairs = 4;
 
 // Values of Epilogue's C and RESIDUAL: no array, one of any strides, one whose adjacent rows or columns are adjacent
-// elements, and one whose columns 2 * i and 2 * i + 1 are, with an aligned address; the output's n is then even.
+// elements; kColumnPairs: as kAdjacentColumns, and each pair of columns 2 * i, 2 * i + 1 is aligned; n is then even.
 constexpr int kNoArray = 0, kAnyArray = 1, kAdjacentRows = 2, kAdjacentColumns = 3, kColumnPairs = 4;
 
 // The larger of two numbers, NaN if x is NaN; fmaxf would return `least`.
@@ -52,8 +52,9 @@ __device__ __forceinline__ float gelu_tanh(float x) {
 }
 
 // log2 of Phi(-y), the normal distribution's function, for results of type R. It is nearly a polynomial. The
-// coefficients minimise the largest relative error of Phi(-y) if R is a half (1e-5 if y * Phi(-y) > 1e-5) or a bfloat16
-// (8e-5 if > 1e-4), a 23rd of the rounding to it; otherwise the largest error of y * Phi(-y). 16 is enough for y.
+// coefficients minimise the largest relative error of Phi(-y) if R is a half (1.1e-5 while y * Phi(-y) > 1e-5) or a
+// bfloat16 (8e-5 while it is > 1e-4): less than a 20th of the rounding to R. Otherwise they minimise the largest error
+// of y * Phi(-y). y is at most 16: from 9 on y * Phi(-y) is less than 1e-17, of the polynomials too.
 template <class R>
 __device__ __forceinline__ float log2_phi(float y) {
     float log = -1.3667310e-6f;
@@ -95,7 +96,7 @@ __device__ __forceinline__ float gelu(float x) {
 }
 
 // Returns the same address of global memory, of which the compiler does not know how it was computed. Otherwise it
-// computes the addresses of elements near it from the start of the array: that takes ten times as many instructions.
+// computes the addresses of elements near it from the start of the array, which takes many instructions and registers.
 template <class T>
 __device__ __forceinline__ const T* kept(const T* address) {
     uint64 bits = __cvta_generic_to_global(address);
@@ -130,7 +131,7 @@ struct Addend {
         return inside ? static_cast<float>(*at(row, col)) : 0.0f;
     }
 
-    // The elements (row, col) and (row, col + 1); col is even.
+    // The elements (row, col) and (row, col + 1); the first one is in an even column of the whole array.
     __device__ __forceinline__ float2 pair(int64 row, int64 col, bool first_inside, bool second_inside) const {
         if constexpr (KIND == kColumnPairs) return first_inside ? pair_at(at(row, col)) : float2{};
         return make_float2(value(row, col, first_inside), value(row, col + 1, second_inside));
@@ -178,10 +179,11 @@ struct Epilogue {
         return static_cast<float>(bias[row * bias_row + col * bias_col]);
     }
 
-    // The bias of columns col and col + 1, if there is a bias per column; col is even.
+    // The bias of columns col and col + 1, if there is a bias per column; the first one is even, counted from the
+    // output's first column.
     __device__ __forceinline__ float2 bias_pair(int64 col, bool in_cols, bool next_in_cols) const {
         if constexpr (BIAS == kBiasPairs) return in_cols ? pair_at(bias + col) : float2{};
-        return make_float2(in_cols ? bias_at(0, col) : 0.0f, next_in_cols ? bias_at(0, col + 1) : 0.0f);
+        return make_float2(bias_if(0, col, true, in_cols), bias_if(0, col + 1, true, next_in_cols));
     }
 
     // in_rows, in_cols: whether (row, col) is within the output; otherwise nothing is read there.
@@ -193,17 +195,17 @@ struct Epilogue {
         return read;
     }
 
-    // The same for (row, col) and (row, col + 1); col is even. in_cols, next_in_cols: whether they are.
+    // The same for (row, col) and (row, col + 1), of which the first column is even, counted from the output's first
+    // one. in_cols, next_in_cols: whether each column is within the output. A bias per row or column, which serves
+    // several elements, is not read.
     __device__ __forceinline__ void added(
         Added (&read)[2], int64 row, int64 col, bool in_rows, bool in_cols, bool next_in_cols) const {
         const bool first = in_rows && in_cols, second = in_rows && next_in_cols;
-        float2 of_c = {}, of_residual = {}, of_bias;
+        float2 of_c = {}, of_bias = {}, of_residual = {};
         if constexpr (C != kNoArray) of_c = c.pair(row, col, first, second);
-        if constexpr (RESIDUAL != kNoArray) of_residual = residual.pair(row, col, first, second);
-        if constexpr (kBiasOfColumns)
-            of_bias = bias_pair(col, in_cols, next_in_cols);
-        else
+        if constexpr (BIAS == kAnyBias)
             of_bias = make_float2(bias_if(row, col, in_rows, in_cols), bias_if(row, col + 1, in_rows, next_in_cols));
+        if constexpr (RESIDUAL != kNoArray) of_residual = residual.pair(row, col, first, second);
         read[0] = {of_c.x, of_bias.x, of_residual.x};
         read[1] = {of_c.y, of_bias.y, of_residual.y};
     }

@@ -271,6 +271,10 @@ struct Store {
                 for (int g = 0; g < kColumns / 8 && begin + g * 8 < 2 * COUNT; ++g) {
                     typename E::Added read[2];
                     part.added(read, 0, g * 8, first + row < out.m, g * 8 < left_cols, g * 8 + 1 < left_cols);
+                    if constexpr (E::kBiasOfColumns) {
+                        const float2 of_cols = part.bias_pair(g * 8, g * 8 < left_cols, g * 8 + 1 < left_cols);
+                        read[0].bias = of_cols.x, read[1].bias = of_cols.y;
+                    }
                     float values[2];
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {

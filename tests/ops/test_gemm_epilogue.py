@@ -102,10 +102,13 @@ def test_gelu_is_rounded_like_the_exact_value(device: cudakit.Device, dtype: str
 
 
 @pytest.mark.parametrize("activation", ["relu", *CURVED])
-def test_activations_of_infinities_and_nan(device: cudakit.Device, activation: str) -> None:
-    x = np.array([[np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, -0.0, -100.0, -1e4]], np.float32)
-    made = of_bias(device, x, activation)[0]
-    np.testing.assert_array_equal(made, np.array([np.inf, 0, np.nan, 3.4e38, 0, 0, 0, 0], np.float32))
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_activations_of_infinities_and_nan(device: cudakit.Device, activation: str, dtype: str) -> None:
+    x = np.array([[np.inf, -np.inf, np.nan, 3.3e38, -3.3e38, -0.0, -100.0, -1e4]], np.float32)
+    made = of_bias(device, x, activation, dtype)[0].astype(np.float32)
+    with np.errstate(over="ignore"):
+        largest = np.float32(3.3e38).astype(memory.as_dtype(dtype)).astype(np.float32)
+    np.testing.assert_array_equal(made, np.array([np.inf, 0, np.nan, largest, 0, 0, 0, 0], np.float32))
 
 
 def test_the_result_is_rounded_once(device: cudakit.Device) -> None:
@@ -180,10 +183,9 @@ def test_later_calls_use_their_own_arrays_and_numbers(device: cudakit.Device) ->
         assert np.array_equal(ops.gemm(a, b, scale=scale, dtype="float32").numpy(), np.float32(scale) * product)
 
 
-@pytest.mark.parametrize("k", [16, 0])
-def test_a_later_call_may_pass_arrays_at_odd_addresses(device: cudakit.Device, k: int) -> None:
+def test_a_later_call_may_pass_arrays_at_odd_addresses(device: cudakit.Device) -> None:
     """Two elements are loaded at once only if their address is a multiple of their size."""
-    a, b, numbers = normal(136, k), normal(k, 72, seed=2), normal(137 * 72, seed=3)
+    a, b, numbers = normal(136, 16), normal(16, 72, seed=2), normal(137 * 72, seed=3)
     of_a, of_b, held = map(device.array, (a, b, numbers))
     for start in (0, 2, 1, 0, 3):
         host, ours = numbers[start:][: 136 * 72].reshape(136, 72), held[start:][: 136 * 72].reshape(136, 72)

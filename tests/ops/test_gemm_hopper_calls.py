@@ -34,7 +34,7 @@ from cudakit.families.gemm_hopper import (
     packed_tiles,
     tiles,
 )
-from cudakit.families.gemm_problem import ACTIVATIONS, epilogue_constants
+from cudakit.families.gemm_problem import ACTIVATIONS, GemmProblem, epilogue_constants
 from cudakit.family import Variant, apply
 from cudakit.memory import array as memory
 from cudakit.testing import Case, Layout, Values, cases_of, check_variant, contiguous
@@ -114,11 +114,21 @@ def test_c_and_the_residual_have_any_layout(
     names = [*ADDENDS, *ADDENDS]
     of_c, of_residual = (ADDENDS[name] for name in names[names.index(kind) :][:2])
     options = {"added": "c bias residual", "beta": -2.0, "activation": "relu"}
+    variant, kinds = own(tile), []
+
+    def launch(p: GemmProblem) -> Any:
+        kinds.append(epilogue_constants(p)[2])
+        return variant.launch(p)
+
     for n in (72, 71):
         added = (of_c(200, n, result), contiguous((n,), 0, "bfloat16"), of_residual(200, n, result))
         case = case_of(200, n, 328, "bfloat16", *added, **{**options, "dtype": result})
         place = pitched(out, 200, n, aligned=out is not spread, dtype=result)
-        expect(device, own(tile), replace(case, output=place))
+        expect(device, replace(variant, launch=launch), replace(case, output=place))
+    even = kind.partition(",")[0]
+    odd = "kAdjacentColumns" if even == "kColumnPairs" else even
+    assert kinds == sorted(kinds, key=[even, odd].index), "n is even, then odd"
+    assert set(kinds) == {even, odd}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +151,8 @@ def test_pairs_of_columns_are_read_if_they_are_aligned(
     array = replace(p.c, **{"row": 32, "col": 1, "batch": 1024, **strides})
     p = replace(p, c=array, residual=array, bias=replace(array, row=0) if array.col == 1 else array)
     assert epilogue_constants(p)[2:] == (kind, bias, kind)
+    turned = {"kAdjacentRows": "kColumnPairs", "kAnyArray": "kAnyArray"}.get(kind, "kAdjacentRows")
+    assert epilogue_constants(p.turned)[2] == turned
     odd = {"kColumnPairs": "kAdjacentColumns", "kBiasPairs": "kBiasPerColumn"}
     odd_kind, odd_bias = (odd.get(each, each) for each in (kind, bias))
     assert epilogue_constants(replace(p, n=23))[2:] == (odd_kind, odd_bias, odd_kind)
