@@ -200,7 +200,8 @@ struct Epilogue {
     // several elements, is not read.
     __device__ __forceinline__ void added(
         Added (&read)[2], int64 row, int64 col, bool in_rows, bool in_cols, bool next_in_cols) const {
-        const bool first = in_rows && in_cols, second = in_rows && next_in_cols;
+        // not &&, after which the compiler computes the conditions again for each load
+        const bool first = in_rows & in_cols, second = in_rows & next_in_cols;
         float2 of_c = {}, of_bias = {}, of_residual = {};
         if constexpr (C != kNoArray) of_c = c.pair(row, col, first, second);
         if constexpr (BIAS == kAnyBias)
