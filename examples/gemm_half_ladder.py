@@ -52,7 +52,8 @@ def chosen(names):
 def rows_of(run, shape, dtype, variants):
     """Return the rows of one product: each variant, then torch."""
     made = product.Product(run, "ladder", Case(shape, dtype))
-    a, b, out = (run.device.wrap(array) for array in made.sets[0])
+    a, b, _, out = made.sets[0]
+    a, b, out = map(run.device.wrap, (a, b, out))
     problem = FAMILY.problem_of([a, b], out)
     rows, right = [], []
 

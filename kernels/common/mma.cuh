@@ -74,18 +74,3 @@ __device__ __forceinline__ unsigned pack<__nv_bfloat16>(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-
-// The two numbers of a register, of type T.
-template <class T>
-__device__ __forceinline__ float2 unpack(unsigned pair);
-
-template <>
-__device__ __forceinline__ float2 unpack<__half>(unsigned pair) {
-    const auto number = [](unsigned bits) { return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))); };
-    return make_float2(number(pair), number(pair >> 16));
-}
-
-template <>
-__device__ __forceinline__ float2 unpack<__nv_bfloat16>(unsigned pair) {
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}

@@ -104,6 +104,21 @@ __device__ __forceinline__ const T* kept(const T* address) {
     return static_cast<const T*>(__cvta_global_to_generic(bits));
 }
 
+// The two numbers of a register, of type T.
+template <class T>
+__device__ __forceinline__ float2 unpack(unsigned pair);
+
+template <>
+__device__ __forceinline__ float2 unpack<__half>(unsigned pair) {
+    const auto number = [](unsigned bits) { return __half2float(__ushort_as_half(static_cast<unsigned short>(bits))); };
+    return make_float2(number(pair), number(pair >> 16));
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(unsigned pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
 // Two adjacent numbers, in one access; the address is a multiple of their size.
 template <class T>
 __device__ __forceinline__ float2 pair_at(const T* address) {
