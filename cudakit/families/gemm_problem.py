@@ -49,11 +49,11 @@ class Operand:
         """The transposed operand."""
         return replace(self, row=self.col, col=self.row)
 
-    def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int) -> bool:
-        """Return whether an axis of stride `along` and `extent` elements consists of whole 16-byte pieces, at every
-        step of the other axis (stride `step`) and in every batch."""
-        width = 16 // itemsize
-        whole = along == 1 and extent % width == 0 and step % width == 0 and self.alignment == 16
+    def pieces(self, along: int, step: int, extent: int, batches: int, itemsize: int, piece: int = 16) -> bool:
+        """Return whether an axis of stride `along` and `extent` elements consists of whole pieces of `piece` bytes, at
+        every step of the other axis (stride `step`) and in every batch."""
+        width = piece // itemsize
+        whole = along == 1 and extent % width == 0 and step % width == 0 and self.alignment % piece == 0
         return whole and (batches == 1 or self.batch % width == 0)
 
 
@@ -265,15 +265,17 @@ def _array_constant(p: GemmProblem, array: Operand | None) -> str:
     """Return the template argument for the kind of C or of the residual."""
     if array is None:
         return "kNoArray"
+    if _in_pairs(p, array, p.result):
+        return "kColumnPairs"
     if array.col == 1:
-        return "kColumnPairs" if _in_pairs(p, array, p.result) else "kAdjacentColumns"
+        return "kAdjacentColumns"
     return "kAdjacentRows" if array.row == 1 else "kAnyArray"
 
 
 def _in_pairs(p: GemmProblem, array: Operand, dtype: str) -> bool:
-    """Return whether columns 2 * i and 2 * i + 1 of an array whose columns adjoin can be loaded together."""
-    aligned = array.alignment >= 2 * memory.as_dtype(dtype).itemsize
-    return aligned and not (p.n % 2 or array.row % 2 or array.batch % 2)
+    """Return whether columns 2 * i and 2 * i + 1 of an array can be loaded together."""
+    item = memory.as_dtype(dtype).itemsize
+    return array.pieces(array.col, array.row, p.n, p.batch, item, 2 * item)
 
 
 def bias_constant(p: GemmProblem) -> str:
