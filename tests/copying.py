@@ -1,8 +1,9 @@
-"""Work of pipelines that copies its items, and fails on request."""
+"""Work of pipelines that copies its items, and fails on request; what their journals record."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cudakit import pipeline
@@ -19,3 +20,9 @@ def stops_at(index: int) -> Callable[..., None]:
         same(chunk, x, out)
 
     return work
+
+
+def recorded(journal: Path) -> int:
+    """Return the number of finished items in a journal: its first line is the job, the others are ranges."""
+    lines = journal.read_text().split("\n")[1:-1] if journal.exists() else []
+    return sum(int(stop) - int(start) for start, stop in map(str.split, lines))

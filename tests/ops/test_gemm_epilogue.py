@@ -87,8 +87,8 @@ def test_activations_have_the_precision_of_float32(device: cudakit.Device, activ
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
 def test_gelu_is_rounded_like_the_exact_value(device: cudakit.Device, dtype: str, bits: int) -> None:
-    """Within 1.05 half steps of the result's type; in the far tails within 1e-8 and a half step. Results of 16 bits
-    have polynomials of their own if there is no residual."""
+    """Within 1.05 half steps of the result's type; in the far tails within 1e-8 and a half step. For results
+    of 16 bits the kernels have shorter polynomials, unless there is a residual."""
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.uniform(-16, 16, 12_000), rng.standard_normal(8_000)]).astype(np.float32)
     made = of_bias(device, x.reshape(40, -1), "gelu", dtype).ravel().astype(np.float64)

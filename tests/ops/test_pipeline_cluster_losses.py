@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from copying import recorded
 
 from cudakit import ops, pipeline
 
@@ -52,12 +53,6 @@ SCRIPT = """
 
 def blur(chunk, images, out):
     ops.blur(images, out=out, stream=chunk.stream)
-
-
-def recorded(journal: Path) -> int:
-    """Return the number of finished items in a journal: its first line is the job, the others are ranges."""
-    lines = journal.read_text().split("\n")[1:-1] if journal.exists() else []
-    return sum(int(stop) - int(start) for start, stop in map(str.split, lines))
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from copying import same, stops_at
+from copying import recorded, same, stops_at
 
 import cudakit
 from cudakit import ops, pipeline
@@ -525,16 +525,12 @@ def test_kill_9_loses_no_recorded_chunk(device: cudakit.Device, tmp_path: Path) 
     out, journal = tmp_path / "out.zarr", tmp_path / "out.zarr.journal"
     process = subprocess.Popen([sys.executable, tmp_path / "run.py", tmp_path / "in.npy", out])
 
-    def recorded() -> int:
-        lines = journal.read_text().splitlines()[1:] if journal.exists() else []
-        return sum(int(stop) - int(start) for start, stop in map(str.split, lines))
-
-    while recorded() < 12:
+    while recorded(journal) < 12:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = recorded()
+    kept = recorded(journal)
     report = pipeline.run(same, tmp_path / "in.npy", pipeline.ToZarr(out, chunks=2), devices=device, resume=True)
     assert report.skipped == kept < 200
     assert report.items == 200 - kept
