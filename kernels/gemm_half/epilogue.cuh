@@ -51,40 +51,32 @@ __device__ __forceinline__ float gelu_tanh(float x) {
     return x * reciprocal(1.0f + power_of_two(x * fmaf(x * x, -0.10294324f, -2.3022082f)));
 }
 
+// A polynomial in x; its coefficients, from that of x^0 on.
+__device__ __forceinline__ float polynomial(float, float last) {
+    return last;
+}
+template <class... F>
+__device__ __forceinline__ float polynomial(float x, float first, F... others) {
+    return fmaf(polynomial(x, others...), x, first);
+}
+
 // log2 of Phi(-y), the normal distribution's function, for results of type R. It is nearly a polynomial. The
 // coefficients minimise the largest relative error of Phi(-y) if R is a half (1.1e-5 while y * Phi(-y) > 1e-5) or a
 // bfloat16 (8e-5 while it is > 1e-4): less than a 20th of the rounding to R. Otherwise they minimise the largest error
 // of y * Phi(-y). y is at most 16: from 9 on y * Phi(-y) is less than 1e-17, of the polynomials too.
 template <class R>
 __device__ __forceinline__ float log2_phi(float y) {
-    float log = -1.3667310e-6f;
-    log = fmaf(log, y, 2.1624488e-5f);
-    log = fmaf(log, y, -1.00647987e-4f);
-    log = fmaf(log, y, -3.47762776e-4f);
-    log = fmaf(log, y, 7.34719168e-3f);
-    log = fmaf(log, y, -5.27018011e-2f);
-    log = fmaf(log, y, -0.459134936f);
-    log = fmaf(log, y, -1.15111530f);
-    return fmaf(log, y, -0.999999762f);
+    return polynomial(y, -0.999999762f, -1.15111530f, -0.459134936f, -5.27018011e-2f, 7.34719168e-3f, -3.47762776e-4f,
+        -1.00647987e-4f, 2.1624488e-5f, -1.3667310e-6f);
 }
 template <>
 __device__ __forceinline__ float log2_phi<__half>(float y) {
-    float log = 3.03302581e-5f;
-    log = fmaf(log, y, -7.20687419e-4f);
-    log = fmaf(log, y, 7.80657194e-3f);
-    log = fmaf(log, y, -5.27473043e-2f);
-    log = fmaf(log, y, -0.459478127f);
-    log = fmaf(log, y, -1.15092307f);
-    return fmaf(log, y, -1.00001433f);
+    return polynomial(
+        y, -1.00001433f, -1.15092307f, -0.459478127f, -5.27473043e-2f, 7.80657194e-3f, -7.20687419e-4f, 3.03302581e-5f);
 }
 template <>
 __device__ __forceinline__ float log2_phi<__nv_bfloat16>(float y) {
-    float log = -3.29455443e-4f;
-    log = fmaf(log, y, 5.91426144e-3f);
-    log = fmaf(log, y, -4.85289590e-2f);
-    log = fmaf(log, y, -0.463729237f);
-    log = fmaf(log, y, -1.14935467f);
-    return fmaf(log, y, -1.00010877f);
+    return polynomial(y, -1.00010877f, -1.14935467f, -0.463729237f, -4.85289590e-2f, 5.91426144e-3f, -3.29455443e-4f);
 }
 
 // x * Phi(x) = x / 2 * (1 + erf(x / sqrt(2))), computed as max(x, 0) - |x| * Phi(-|x|). One exponential; a formula with
@@ -129,7 +121,8 @@ __device__ __forceinline__ float2 pair_at(const float* address) {
     return *reinterpret_cast<const float2*>(address);
 }
 
-// An array of the output's shape, of kind KIND. first: its element (0, 0); strides are in elements.
+// An array of the output's shape, of kind KIND; zeros without a read if there is no array. first: its element (0, 0);
+// strides are in elements.
 template <class R, int KIND>
 struct Addend {
     const R* first;
@@ -141,20 +134,28 @@ struct Addend {
         return first + (row * row_stride + col * col_stride);
     }
 
+    // The part of the array that begins at (row, col).
+    __device__ __forceinline__ Addend from(int64 row, int64 col) const {
+        if constexpr (KIND == kNoArray) return *this;
+        return {kept(at(row, col)), row_stride, col_stride};
+    }
+
     // An element, or 0 if it is not `inside` the array.
     __device__ __forceinline__ float value(int64 row, int64 col, bool inside) const {
+        if constexpr (KIND == kNoArray) return 0.0f;
         return inside ? static_cast<float>(*at(row, col)) : 0.0f;
     }
 
-    // The elements (row, col) and (row, col + 1); the first one is in an even column of the whole array.
-    __device__ __forceinline__ float2 pair(int64 row, int64 col, bool first_inside, bool second_inside) const {
-        if constexpr (KIND == kColumnPairs) return first_inside ? pair_at(at(row, col)) : float2{};
-        return make_float2(value(row, col, first_inside), value(row, col + 1, second_inside));
+    // The elements (row, col) and (row, col + 1); the first one is in an even column of the whole array. left: columns
+    // of the row that are inside.
+    __device__ __forceinline__ float2 pair(int64 row, int64 col, int left) const {
+        if constexpr (KIND == kColumnPairs) return col < left ? pair_at(at(row, col)) : float2{};
+        return make_float2(value(row, col, col < left), value(row, col + 1, col + 1 < left));
     }
 };
 
 // The arrays and factors that a kernel applies to its sums. B: type of the bias, R: type of c, of the residual and of
-// the output. C, RESIDUAL: their kinds. Pointers are not read if there is no such array.
+// the output. C, RESIDUAL: the kinds of c and of the residual. The pointer of a missing array is not read.
 //
 // Pointers are to element (0, 0) of one product (of a batch). Strides are in elements, 0 along an axis on which the
 // bias is broadcast.
@@ -175,11 +176,11 @@ struct Epilogue {
     // The epilogue of the part of the output that begins at (row, col).
     __device__ __forceinline__ Epilogue from(int64 row, int64 col) const {
         Epilogue part = *this;
-        if constexpr (C != kNoArray) part.c.first = kept(c.at(row, col));
+        part.c = c.from(row, col);
         if constexpr (BIAS == kAnyBias) part.bias = kept(bias + (row * bias_row + col * bias_col));
         if constexpr (BIAS == kBiasPerRow) part.bias += row * bias_row;
         if constexpr (kBiasOfColumns) part.bias += col;
-        if constexpr (RESIDUAL != kNoArray) part.residual.first = kept(residual.at(row, col));
+        part.residual = residual.from(row, col);
         return part;
     }
 
@@ -195,33 +196,28 @@ struct Epilogue {
     }
 
     // The bias of columns col and col + 1, if there is a bias per column; the first one is even, counted from the
-    // output's first column.
-    __device__ __forceinline__ float2 bias_pair(int64 col, bool in_cols, bool next_in_cols) const {
-        if constexpr (BIAS == kBiasPairs) return in_cols ? pair_at(bias + col) : float2{};
-        return make_float2(bias_if(0, col, true, in_cols), bias_if(0, col + 1, true, next_in_cols));
+    // output's first column. left: columns that are within the output.
+    __device__ __forceinline__ float2 bias_pair(int64 col, int left) const {
+        if constexpr (BIAS == kBiasPairs) return col < left ? pair_at(bias + col) : float2{};
+        return make_float2(bias_if(0, col, true, col < left), bias_if(0, col + 1, true, col + 1 < left));
     }
 
     // in_rows, in_cols: whether (row, col) is within the output; otherwise nothing is read there.
     __device__ __forceinline__ Added added(int64 row, int64 col, bool in_rows, bool in_cols) const {
         const bool inside = in_rows && in_cols;
-        Added read = {0.0f, bias_if(row, col, in_rows, in_cols), 0.0f};
-        if constexpr (C != kNoArray) read.c = c.value(row, col, inside);
-        if constexpr (RESIDUAL != kNoArray) read.residual = residual.value(row, col, inside);
-        return read;
+        const float of_bias = bias_if(row, col, in_rows, in_cols);
+        return {c.value(row, col, inside), of_bias, residual.value(row, col, inside)};
     }
 
     // The same for (row, col) and (row, col + 1), of which the first column is even, counted from the output's first
-    // one. in_cols, next_in_cols: whether each column is within the output. A bias per row or column, which serves
-    // several elements, is not read.
-    __device__ __forceinline__ void added(
-        Added (&read)[2], int64 row, int64 col, bool in_rows, bool in_cols, bool next_in_cols) const {
-        // not &&, after which the compiler computes the conditions again for each load
-        const bool first = in_rows & in_cols, second = in_rows & next_in_cols;
-        float2 of_c = {}, of_bias = {}, of_residual = {};
-        if constexpr (C != kNoArray) of_c = c.pair(row, col, first, second);
+    // one. left: columns of the row that are within the output, 0 if the row is not: one comparison per load. A bias
+    // per row or column, which serves several elements, is not read.
+    __device__ __forceinline__ void added(Added (&read)[2], int64 row, int64 col, int left) const {
+        const float2 of_c = c.pair(row, col, left);
+        float2 of_bias = {};
         if constexpr (BIAS == kAnyBias)
-            of_bias = make_float2(bias_if(row, col, in_rows, in_cols), bias_if(row, col + 1, in_rows, next_in_cols));
-        if constexpr (RESIDUAL != kNoArray) of_residual = residual.pair(row, col, first, second);
+            of_bias = make_float2(bias_if(row, col, true, col < left), bias_if(row, col + 1, true, col + 1 < left));
+        const float2 of_residual = residual.pair(row, col, left);
         read[0] = {of_c.x, of_bias.x, of_residual.x};
         read[1] = {of_c.y, of_bias.y, of_residual.y};
     }

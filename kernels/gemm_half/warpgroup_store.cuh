@@ -148,6 +148,7 @@ struct Store {
         const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroup / kWarp;
         const int row = warp * 16 + lane / 4;  // the lane's sums are in this row and the one 8 below
         const int left_rows = m - m0 - row, left_cols = n - n0 - j * kCols - lane % 4 * 2;
+        const int left[2] = {left_rows > 0 ? left_cols : 0, left_rows > 8 ? left_cols : 0};  // of both rows
         const E part = finish.from(m0 + row, n0 + j * kCols + lane % 4 * 2);
         constexpr int kEach = kCols == 8 ? 4 : 8;  // sums of a lane in 8 or 16 columns
 #pragma unroll
@@ -158,14 +159,14 @@ struct Store {
 #pragma unroll
                 for (int e = 0; e < kEach / 4; ++e) {
                     const int col = i * 16 + e * 8;
-                    of_cols[e] = part.bias_pair(col, col < left_cols, col + 1 < left_cols);
+                    of_cols[e] = part.bias_pair(col, left_cols);
                 }
             }
             typename E::Added read[kEach / 2][2];  // all loads first, so that they overlap
 #pragma unroll
             for (int pair = 0; pair < kEach / 2; ++pair) {
                 const int to = pair % 2 * 8, col = i * 16 + pair / 2 * 8;
-                part.added(read[pair], to, col, to < left_rows, col < left_cols, col + 1 < left_cols);
+                part.added(read[pair], to, col, left[pair % 2]);
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     if constexpr (E::kBias == kBiasPerRow) read[pair][e].bias = bias.of[pair % 2];
@@ -270,9 +271,9 @@ struct Store {
 #pragma unroll
                 for (int g = 0; g < kColumns / 8 && begin + g * 8 < 2 * COUNT; ++g) {
                     typename E::Added read[2];
-                    part.added(read, 0, g * 8, first + row < out.m, g * 8 < left_cols, g * 8 + 1 < left_cols);
+                    part.added(read, 0, g * 8, first + row < out.m ? left_cols : 0);
                     if constexpr (E::kBiasOfColumns) {
-                        const float2 of_cols = part.bias_pair(g * 8, g * 8 < left_cols, g * 8 + 1 < left_cols);
+                        const float2 of_cols = part.bias_pair(g * 8, left_cols);
                         read[0].bias = of_cols.x, read[1].bias = of_cols.y;
                     }
                     float values[2];
