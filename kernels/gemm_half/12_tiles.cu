@@ -132,11 +132,15 @@ struct Consumer {
     }
 
   private:
-    // Passes the sums from HALF on to the other consumer, which `helps`.
+    // Passes the sums from HALF on to the other consumer, which `helps`. One barrier orders the stores before the loads;
+    // racecheck notes a barrier after some of the loads that follow it, and reports these unless there is another one.
     template <int HALF, int WIDE, int COUNT>
     __device__ __forceinline__ void pass(float (&sums)[WIDE][COUNT], bool helps) {
         float* const mine = reinterpret_cast<float*>(ring.stages) + threadIdx.x % kGroup;
-        if (helps) named_sync(RING::kPassed, 2 * kGroup);
+        if (helps) {
+            named_sync(RING::kPassed, 2 * kGroup);
+            named_sync(RING::kPassed + 1, 2 * kGroup);
+        }
 #pragma unroll
         for (int v = 0; v < (WIDE - HALF) * COUNT; ++v) {
             float& sum = sums[HALF + v / COUNT][v % COUNT];
@@ -145,7 +149,10 @@ struct Consumer {
             else
                 mine[v * kGroup] = sum;
         }
-        if (!helps) named_arrive(RING::kPassed, 2 * kGroup);
+        if (!helps) {
+            named_arrive(RING::kPassed, 2 * kGroup);
+            named_arrive(RING::kPassed + 1, 2 * kGroup);
+        }
     }
 };
 

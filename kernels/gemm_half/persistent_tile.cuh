@@ -31,8 +31,8 @@ struct Kind {
 // The ring, in the order in which a warpgroup passes its stages. STAGE: bytes.
 template <class T, class SHAPE, bool A_K, bool B_K, int STAGE>
 struct Ring {
-    // Named barriers: 1 + group for a group's store; this one and the next one to start in turns, or late; then one for
-    // sums that a group passes to the other one.
+    // Named barriers: 1 + group for a group's store; this one and the next one to start in turns, or late; then two
+    // for sums that a group passes to the other one.
     static constexpr int kStart = 1 + SHAPE::kGroups, kPassed = kStart + 2;
 
     char* stages;
