@@ -16,7 +16,7 @@ from cudakit.families import gemm_packed
 from cudakit.families.gemm_hopper_layout import ITEM, Layout, Side, layout_of, side_of
 from cudakit.families.gemm_hopper_tiles import SPLIT_K, TILES, Split, Tile
 from cudakit.families.gemm_problem import GemmProblem
-from cudakit.family import Launch, several, variant
+from cudakit.family import Launch, ceil_div, several, variant
 
 # Tiles of 12_tiles.cu: in turns, without and with clusters, then shared by two warpgroups. A ring of 4 stages has room
 # for tall tail tiles.
@@ -56,11 +56,24 @@ COEFFICIENTS: dict[str, tuple[float, ...]] = {
         0.1425, 0.01906, 0.4611),
 }  # fmt: skip
 PACK_US, PACK_BYTES_PER_US = 2.94, 3.01e6
+# us per element of C or of the residual, if its neighbour in the row is not next to it in memory, and if no other group
+# multiplies meanwhile. Not fitted: with a residual 4096 cubed takes 9 us more in turns by tiles of whole rows, 44 to 67
+# us more by tiles of the transpose, and about 33 us more by tiles that two groups share.
+ADDED_US = 2e-6
 
 
 def us(tile: Tile | Split, p: GemmProblem, layout: Layout) -> float:
     """Return the modelled time of a tile's launches."""
-    return sum(a * b for a, b in zip(COEFFICIENTS[tile.kind], tile.terms(p, layout), strict=True))
+    terms = sum(a * b for a, b in zip(COEFFICIENTS[tile.kind], tile.terms(p, layout), strict=True))
+    return terms + ADDED_US * p.m * p.n * p.batch * _added(tile, p)
+
+
+def _added(tile: Tile | Split, p: GemmProblem) -> float:
+    """Return how often ADDED_US applies to an element of the output."""
+    arrays = [array for array in (p.c if p.beta != 0 else None, p.residual) if array]
+    rounds = max(1, ceil_div(tile.count(p), p.sms))
+    exposed = 1 - 1 / rounds if tile.kind == "shared" else 0  # the last round is exposed in turns, too
+    return sum((array.col != 1) + exposed for array in arrays)
 
 
 # The choice of a tile -------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from wgmma_products import (
 
 import cudakit
 from cudakit.families import gemm_grouped, gemm_half
+from cudakit.families.gemm_half import problem
 from cudakit.families.gemm_half_gemv import gemv, gemv_cluster
 from cudakit.families.gemm_hopper import (
     CLUSTERS,
@@ -63,6 +64,24 @@ def test_large_products_have_large_tiles_and_small_ones_fill_the_device(shared_s
     assert gemm_half.choose(small, "sm_90a") == "split_k"
     first, *_ = split_k.launches(small)
     assert first.grid >= 0.5 * small.sms
+
+
+@pytest.mark.parametrize("added", ["residual", "c"])
+def test_arrays_of_whole_rows_are_read_by_tiles_of_whole_rows(shared_sim: cudakit.Device, added: str) -> None:
+    """A lane loads two adjacent columns at once. The plain product is faster by tiles of its transpose."""
+    a, b, out, array = (shared_sim.empty((4096, 4096), np.float16) for _ in range(4))
+    beta = 1.0 if added == "c" else 0.0
+    p, fused = problem((a, b), out), problem((a, b, array), out, beta=beta, added=added)
+    (plain, with_array), of_columns = (best_tile(each) for each in (p, fused)), best_tile(fused.turned)
+    assert plain
+    assert with_array
+    assert of_columns
+    assert plain.turned
+    assert not with_array.turned
+    assert of_columns.turned, "the transposed problem has an array of whole columns"
+    if added == "c":
+        unread = best_tile(problem((a, b, array), out, beta=0.0, added=added))
+        assert unread == plain, "C is not read"
 
 
 @settings(max_examples=100)
