@@ -132,8 +132,9 @@ struct Consumer {
     }
 
   private:
-    // Passes the sums from HALF on to the other consumer, which `helps`. One barrier orders the stores before the loads;
-    // racecheck notes a barrier after some of the loads that follow it, and reports these unless there is another one.
+    // Passes the sums from HALF on to the other consumer, which `helps`. One barrier orders the stores before the
+    // loads; racecheck notes a barrier after some of the loads that follow it, and reports these unless there is
+    // another one.
     template <int HALF, int WIDE, int COUNT>
     __device__ __forceinline__ void pass(float (&sums)[WIDE][COUNT], bool helps) {
         float* const mine = reinterpret_cast<float*>(ring.stages) + threadIdx.x % kGroup;
