@@ -35,6 +35,7 @@ from cudakit.sim.driver.state import DriverState, call
 from cudakit.sim.driver.streams import StreamScheduler
 from cudakit.sim.driver.tensor_maps import TensorMapCalls
 from cudakit.sim.lockstep.memory import MemoryFault
+from cudakit.sim.lockstep.probes import Probe
 from cudakit.sim.lockstep.report import FaultReport, Held, HostReport, LeakReport
 
 # "barrier" (lanes of a warp apart at barriers), "syncthreads" (warps of a block apart at __syncthreads()), "warp"
@@ -115,6 +116,7 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls, TensorMapCalls):
         self._injector = Injector()
         self._counts: list[Count] = []
         self._watches: list[StoreWatch] = []
+        self._probes: list[Probe] = []
         self._leaks: list[Held] = []
         self._sources: dict[str, str] = {}
         self.devices = []

@@ -177,6 +177,7 @@ class LaunchCalls(ObservingCalls):
                     watches=self._watches,
                     step_limit=self.step_limit,
                     draw=self._scheduler.draw(),
+                    probes=self._probes,
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)

@@ -1,4 +1,4 @@
-"""Observers of running kernels: the counters of launches, and the last store to some bytes."""
+"""Observers of running kernels: the counters of launches, the last store to some bytes, and probes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cudakit.sim.driver.arguments import Handle
 from cudakit.sim.driver.objects import Context
 from cudakit.sim.driver.occupancy import OccupancyCalls
 from cudakit.sim.lockstep.counters import Counters
+from cudakit.sim.lockstep.probes import Probe
 from cudakit.sim.lockstep.report import Index3, KernelReport
 
 
@@ -50,10 +51,11 @@ class Count:
 
 
 class ObservingCalls(OccupancyCalls):
-    """simCount and simWatch."""
+    """simCount, simWatch and simProbe."""
 
     _counts: list[Count]
     _watches: list[StoreWatch]
+    _probes: list[Probe]
 
     def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
         """Begin a count. Until ``simEndCount`` it collects a record (kernel name, grid, block, Counters) of every
@@ -86,3 +88,13 @@ class ObservingCalls(OccupancyCalls):
         with self._lock.raw, self._lock:
             self._watches.remove(watch)
             return watch.store
+
+    def simProbe(self, probe: Probe) -> None:
+        """Let a probe follow the launches that start from now on, until ``simEndProbe``."""
+        with self._lock.raw, self._lock:
+            self._probes.append(probe)
+
+    def simEndProbe(self, probe: Probe) -> None:
+        """End a probe."""
+        with self._lock.raw, self._lock:
+            self._probes.remove(probe)

@@ -109,8 +109,12 @@ class Compiler:
             self._refuse(self._explained(NotSimulated(f"{why}: use __cluster_dims__", function.line)))
         program = emitter.program
         labels: dict[int, list[str]] = {}
+        # debug information has labels of its own, to which nothing jumps
+        jumps = {o.name for i in function.instructions for o in i.operands if isinstance(o, Label)}
+        jumps.update(name for names in function.branch_targets.values() for name in names)
         for label, place in function.labels.items():
-            labels.setdefault(place, []).append(label)
+            if label in jumps:
+                labels.setdefault(place, []).append(label)
         for instruction in function.instructions:
             try:
                 self._check(instruction)
@@ -346,6 +350,7 @@ class Compiler:
             if target.sizes != PARAMETERS[callee.name]:
                 raise PtxError(f"{callee.name} is declared with parameters that it does not have")
             emitter.program.symbols.add(callee.name)
+            current.marks.append((len(current.lines), instruction))
             values = ", ".join(f"r[{slot}]" for slot in arguments)
             call = f"{emitter.bind(system(emitter, instruction))}(f, ({values},))"
             current.lines.append(f"r[{results[0]}] = {call}" if results else call)

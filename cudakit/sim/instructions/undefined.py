@@ -16,7 +16,8 @@ import numpy as np
 from cudakit.sim.instructions.warp import shuffle_sources
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
-from cudakit.sim.lockstep.program import UndefinedHook, reads_of, writes_of
+from cudakit.sim.lockstep.probes import InstructionHook
+from cudakit.sim.lockstep.program import reads_of, writes_of
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.undefined import LOADED, UNWRITTEN, ValueOrigin, code_of, fail_use
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Negated, Operand, Register, Vector
@@ -37,7 +38,7 @@ _PARAMETERS = frozenset(("param", "param::func", "param::entry"))
 Codes = Array | None
 
 
-def hook_of(slots: Mapping[str, int], instruction: Instruction) -> UndefinedHook | None:
+def hook_of(slots: Mapping[str, int], instruction: Instruction) -> InstructionHook | None:
     """The hook of an instruction; None if it has no registers."""
     made = _Hook(slots, instruction)
     return made if made.reads or made.writes else None

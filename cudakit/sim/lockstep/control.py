@@ -73,6 +73,7 @@ class LaneScheduler:
         self.counts = batch.run.block_counts
         self.loops = LoopWatch(batch, self.queue, self.at_barriers, self.barrier_waits, remaining, TIRED)
         self.check_warp = "warp" in batch.run.checks
+        self.probed = bool(batch.run.probes)
         frame = Frame(program, list(program.template), -1, 0)
         if "init" in batch.run.checks and program.unset:
             frame.undefined = unwritten(program, batch.geometry.lanes)
@@ -167,7 +168,7 @@ class LaneScheduler:
                 else:
                     yes = int(np.count_nonzero(held))
                     some = 0 < yes < lanes.count
-                    if some and (f.frames[-1].undefined or not run_aside(queue, f, block, held)):
+                    if some and (self.probed or f.frames[-1].undefined or not run_aside(queue, f, block, held)):
                         self.part(f, block, held)
                         return
                     taken = some or (yes > 0) != block.negated

@@ -255,19 +255,20 @@ class Fragment:
             lanes = len(lanes)
         run = self.batch.run
         places = run.place(instruction) if instruction is not None else ()
-        raise KernelFault(
-            KernelReport(
-                kind=kind,
-                detail=detail,
-                kernel=run.config.kernel,
-                block=block,
-                thread=thread,
-                places=places,
-                instruction=instruction.text.strip() if instruction is not None else "",
-                lanes=lanes,
-                **more,
-            )
+        report = KernelReport(
+            kind=kind,
+            detail=detail,
+            kernel=run.config.kernel,
+            block=block,
+            thread=thread,
+            places=places,
+            instruction=instruction.text.strip() if instruction is not None else "",
+            lanes=lanes,
+            **more,
         )
+        for probe in run.probes:
+            probe.fault(self, position, instruction, report)
+        raise KernelFault(report)
 
     def fail_access(self, site: Site, fault: MemoryFault, space: str, position: int, lanes: int | Array) -> NoReturn:
         """Stop the kernel with the report of a memory fault."""

@@ -7,8 +7,10 @@ the instruction that ends it, which the scheduler (control.py) executes.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
+from cudakit.sim.lockstep.probes import InstructionHook, Probe
 from cudakit.sim.lockstep.registers import Registers, place_registers
 from cudakit.sim.ptx.ir import (
     CARRY,
@@ -115,14 +117,14 @@ def _sizes(sizes: tuple[tuple[int, ...], ...]) -> str:
     return described + (f" and a result of {results[0]} bytes" if len(results) == 1 else f" and {len(results)} results")
 
 
-class UndefinedHook(Protocol):
-    """Follows undefined values through one instruction: called before it, and with ``ends`` also ``after`` it."""
+# returns the hook of an instruction, if it has one
+ChooseHook = Callable[[Instruction], "InstructionHook | None"]
+# the hooks of an instruction, its first line, and the line after its last
+_Part = tuple[list[InstructionHook], int, int]
 
-    ends: bool
 
-    def __call__(self, f: Any, r: Registers) -> None: ...
-
-    def after(self, f: Any) -> None: ...
+def _hooks_of(instruction: Instruction, choose: list[ChooseHook]) -> list[InstructionHook]:
+    return [hook for hook_of in choose if (hook := hook_of(instruction)) is not None]
 
 
 class Aside(NamedTuple):
@@ -199,6 +201,11 @@ class BasicBlock:
         # whether the loop that this block's backward jump closes may wait for other lanes
         self.spins = False
 
+    @property
+    def end(self) -> Instruction:
+        """The last instruction, which ends the block unless its kind is FALL."""
+        return self.instructions[-1]
+
 
 class Program:
     """A compiled function. ``template`` are the initial registers, ``live[b]`` the slots live at block ``b``."""
@@ -230,8 +237,13 @@ class Program:
         # the registers that products of warpgroups use (warpgroups.py)
         self.tracked: Any = None
         # returns the hook of an instruction for undefined values
-        self.hook: Callable[[Instruction], UndefinedHook | None] = lambda instruction: None
+        self.hook: ChooseHook = lambda instruction: None
         self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
+        # the choice of hooks for a launch with probes, the blocks' functions with them, and the liveness without probes
+        self._hooks: list[ChooseHook] = []
+        self._undefined_hooks: list[ChooseHook] = []
+        self._probed: dict[int, Callable[[Any, Registers], None]] = {}
+        self._own_live: list[tuple[int, ...]] | None = None
         self.ready = False
         # its loops by their heads (loop_forms.py)
         self.loops: dict[int, Any] = {}
@@ -259,21 +271,55 @@ class Program:
         also calls the hook of each instruction, before the instruction."""
         found = self._careful.get((index, first, end))
         if found is None:
-            block, name = self.blocks[index], f"careful_{index}_{first}_{end}"
-            source = [f"def {name}(f, r):", "    pass"]
-            starts = [line for line, _ in block.marks] + [len(block.lines)]
-            source += ["    " + line for line in (block.lines[: starts[0]] if first == 0 else ())]
-            parts = list(zip(block.marks, starts[1:], strict=True))[first:end]
-            for (first_line, instruction), end_line in parts:
-                hook = self.hook(instruction)
-                if hook is not None:
-                    self.namespace[f"{name}_{first_line}"] = hook
-                    source.append(f"    {name}_{first_line}(f, r)")
-                source += ["    " + line for line in block.lines[first_line:end_line]]
-                if hook is not None and hook.ends:
-                    source.append(f"    {name}_{first_line}.after(f)")
-            exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
-            found = self._careful[index, first, end] = self.namespace[name]
+            parts = self._parts(self.blocks[index], [self.hook])[first:end]
+            found = self._hooked(f"careful_{index}_{first}_{end}", index, parts, whole=first == 0)
+            self._careful[index, first, end] = found
+        return found
+
+    def follow(self, probes: tuple[Probe, ...], undefined: bool = False) -> None:
+        """Run the next launches with the hooks of these probes, or with none, and with those for ``undefined`` values.
+        With probes all registers are live everywhere: probes can read values that the program needs no more."""
+        if self._own_live is None and probes:
+            self._own_live, self.live = self.live, [tuple(range(len(self.template)))] * len(self.live)
+        elif self._own_live is not None and not probes:
+            self.live, self._own_live = self._own_live, None
+        self._hooks = [partial(probe.hook, self) for probe in probes]
+        self._undefined_hooks = [self.hook] if undefined else []
+        self._probed.clear()
+
+    def probed(self, index: int) -> Callable[[Any, Registers], None]:
+        """The function of a block with the probes' hooks, and those for undefined values."""
+        found = self._probed.get(index)
+        if found is None:
+            block = self.blocks[index]
+            parts = self._parts(block, self._hooks + self._undefined_hooks)
+            if block.kind != FALL and block.instructions and not (block.marks and block.marks[-1][1] is block.end):
+                # the scheduler executes the instruction that ends the block
+                parts.append((_hooks_of(block.end, self._hooks), len(block.lines), len(block.lines)))
+            found = self._probed[index] = self._hooked(f"probed_{index}", index, parts, whole=True)
+        return found
+
+    @staticmethod
+    def _parts(block: BasicBlock, choose: list[ChooseHook]) -> list[_Part]:
+        """The instructions of a block that have lines."""
+        starts = [*(line for line, _ in block.marks), len(block.lines)]
+        return [(_hooks_of(one, choose), line, end) for (line, one), end in zip(block.marks, starts[1:], strict=True)]
+
+    def _hooked(self, name: str, index: int, parts: list[_Part], *, whole: bool) -> Callable[[Any, Registers], None]:
+        """The function of some instructions of a block with their hooks; ``whole``: it begins with the block."""
+        block = self.blocks[index]
+        start = block.marks[0][0] if block.marks else len(block.lines)
+        source = [f"def {name}(f, r):", "    pass"]
+        source += ["    " + line for line in (block.lines[:start] if whole else ())]
+        for number, (hooks, first_line, end_line) in enumerate(parts):
+            names = [f"{name}_{number}_{place}" for place in range(len(hooks))]
+            self.namespace.update(zip(names, hooks, strict=True))
+            source += [f"    {hook}(f, r)" for hook in names]
+            source += ["    " + line for line in block.lines[first_line:end_line]]
+            ending = [hook for hook, one in zip(names, hooks, strict=True) if one.ends and end_line > first_line]
+            source += [f"    {hook}.after(f)" for hook in reversed(ending)]
+        exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
+        found: Callable[[Any, Registers], None] = self.namespace[name]
         return found
 
     def _read_at_end(self, block: BasicBlock) -> set[int]:

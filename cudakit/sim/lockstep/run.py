@@ -14,6 +14,7 @@ from cudakit.sim.lockstep.clock import Clock
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import AddressSpace, round_up
+from cudakit.sim.lockstep.probes import Probe
 from cudakit.sim.lockstep.report import Index3, SourcePlace
 from cudakit.sim.lockstep.sites import Site, Sites
 from cudakit.sim.lockstep.traffic import Tally
@@ -99,6 +100,8 @@ class KernelRun:
         self.block_counts: list[list[int] | None] = [None] * len(sites.sizes)
         self.block_sizes = sites.sizes
         self.clock = Clock()
+        # the objects that follow its instructions (probes.py)
+        self.probes: tuple[Probe, ...] = ()
         # the origins of undefined values (undefined.py)
         self.origins: list[Any] = []
 

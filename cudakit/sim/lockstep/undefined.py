@@ -125,10 +125,14 @@ def origin_of(f: Fragment, code: int) -> ValueOrigin:
 
 
 def run_block(f: Fragment, index: int, careful: bool) -> None:
-    """Run a basic block of the fragment's program, with its hooks if ``careful`` or once it loads an undefined value,
-    and report a branch on an undefined value."""
+    """Run a basic block of the fragment's program, with the hooks of probes, with those for undefined values if
+    ``careful`` or once it loads one, and report a branch on an undefined value."""
     block = f.program.blocks[index]
-    if careful:
+    if f.batch.run.probes:
+        f.careful = True
+        f.program.probed(index)(f, f.regs)
+        f.careful = False
+    elif careful:
         _with_hooks(f, index, 0)
     elif block.body is not None:
         try:

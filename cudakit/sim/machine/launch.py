@@ -25,6 +25,7 @@ from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Geometry
 from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
+from cudakit.sim.lockstep.probes import Probe
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.register_pool import registers_at_launch
 from cudakit.sim.lockstep.report import Index3
@@ -71,6 +72,7 @@ def launch(
     watches: Sequence[StoreWatch] = (),
     step_limit: int | None = None,
     draw: int | None = None,
+    probes: Sequence[Probe] = (),
 ) -> Counters:
     """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
@@ -84,7 +86,7 @@ def launch(
     it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
     ``step_limit`` is the most loop iterations of the blocks that run together; by default it follows from the launch
     (limits.py). ``draw`` is the seed of the moments at which asynchronous copies complete; by default they complete as
-    late as allowed.
+    late as allowed. ``probes`` may follow the launch instruction by instruction; the interpreter runs it then.
 
     Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid, NotSimulated if the kernel needs
     PTX that is not simulated. The caller checks the limits of the device and the types of parameters.
@@ -104,6 +106,11 @@ def launch(
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
         run = KernelRun(config, services, function.module.sites, environment)
+        run.probes = tuple(probe for probe in probes if probe.begin(function, run))
+        if run.probes:
+            with _followed(function, run):
+                _interpret(function, run, round_up(together, run.cluster_size), prints, watches, None)
+            return collect(function, run, config.blocks, config.threads)
         chosen = mode()
         plain = not watches and not cooperative and prints is None
         machine = engine_of(function) if plain and chosen != "interpreter" else None
@@ -224,6 +231,20 @@ def _blocks_at_once(config: RunConfig, chip: Chip, spins: bool) -> int:
             resident = min(resident, chip.shared_per_multiprocessor // (shared + _RESERVED_PER_BLOCK))
         fitting = max(fitting, max(1, min(resident, 32)) * chip.multiprocessors)
     return min(config.blocks, fitting)
+
+
+@contextmanager
+def _followed(function: LoadedFunction, run: KernelRun) -> Iterator[None]:
+    """The kernel's programs with the hooks of the launch's probes."""
+    for program in function.reachable:
+        program.follow(run.probes, undefined="init" in run.checks)
+    try:
+        yield
+    finally:
+        for program in function.reachable:
+            program.follow(())
+        for probe in run.probes:
+            probe.end(run)
 
 
 @contextmanager
