@@ -18,6 +18,7 @@ from cudakit import tracebacks
 if TYPE_CHECKING:
     from cudakit.compile.cache import CacheWarning
     from cudakit.compile.compiler import Compiled, Resources
+    from cudakit.debugger.attached import debug
     from cudakit.device import Device
     from cudakit.driver.context import Context
     from cudakit.driver.stream import Event, Stream
@@ -58,6 +59,7 @@ _HOMES = {
     "compile.cache": ("CacheWarning",),
     "compile.compiler": ("Compiled", "Resources"),
     "driver.context": ("Context",),
+    "debugger.attached": ("debug",),
     "device": ("Device",),
     "errors": (
         "Closed",
@@ -150,6 +152,7 @@ __all__ = [
     "__version__",
     "bench",
     "ceil_div",
+    "debug",
     "load",
     "strided",
     "tune",

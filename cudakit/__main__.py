@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cudakit import __version__, names
-from cudakit.commands import check, clangd, cli, files, fuzzing, profile, project, shipping, tuning
+from cudakit.commands import check, clangd, cli, debugging, files, fuzzing, profile, project, shipping, tuning
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -127,7 +127,21 @@ def fill(arguments: argparse.Namespace) -> int:
     return cli.EXIT_FALSE if wrong else cli.EXIT_OK
 
 
-COMMANDS = ("info", "compile", "check", "bench", "fuzz", "tune", "profile", "export", "new", "draw", "fill", "clangd")
+COMMANDS = (
+    "info",
+    "compile",
+    "check",
+    "debug",
+    "bench",
+    "fuzz",
+    "tune",
+    "profile",
+    "export",
+    "new",
+    "draw",
+    "fill",
+    "clangd",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -153,6 +167,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("check", check.HELP, check.main)
     check.add_arguments(sub)
+
+    sub = command("debug", debugging.HELP, debugging.main)
+    debugging.add_arguments(sub)
 
     sub = command("bench", "Checks and measures every variant of a family, next to its ceiling and its peers.", bench)
     sub.add_argument("family", nargs="*", help=f"{cli.FAMILIES}; with --against, by default all of OLD.json")
@@ -239,7 +256,11 @@ def _run(given: Sequence[str]) -> int:
     first = next((word for word in given if not word.startswith("-")), None)
     if first is not None and first not in COMMANDS:
         raise Refused(f"there is no command {first!r}; there are {', '.join(COMMANDS)}{names.hint(first, COMMANDS)}")
-    parsed = parser.parse_args(given)
+    own, rest = list(given), []
+    if first == "debug" and "--" in own:  # argparse would take the script's arguments for its own
+        place = own.index("--")
+        own, rest = own[:place], own[place + 1 :]
+    parsed = parser.parse_args(own, argparse.Namespace(arguments=rest))
     return int(parsed.run(parsed))
 
 

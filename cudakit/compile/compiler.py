@@ -140,7 +140,7 @@ def request(
         raise ValueError('names and options must be sequences of strings; write names=("k<4>",), not names="k<4>"')
     made = [f"--std={std}", "--ptxas-options=-v", f"--fmad={'true' if fmad else 'false'}"]
     if line_info:
-        made.append("-lineinfo")
+        made.append("-G" if nvrtc_options.debug_code else "-lineinfo")
     if max_registers is not None:
         if not 16 <= max_registers <= 255:
             raise ValueError(f"max_registers must be 16 to 255, got {max_registers}")

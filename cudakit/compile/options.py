@@ -7,6 +7,10 @@ import os
 import re
 from collections.abc import Sequence
 
+# whether sources are compiled without optimisation and with variables (-G) instead of with line numbers only: a debugger
+# sets it for its process
+debug_code = False
+
 _FOLDER = re.compile(r"(?:-I|--include-path=)=?(.*)", re.DOTALL)
 _HEADER = re.compile(r"(?:--pre-include|-include)=(.*)", re.DOTALL)
 

@@ -62,6 +62,7 @@ class LaneScheduler:
 
     def __init__(self, batch: Batch, program: Program, remaining: int) -> None:
         self.batch = batch
+        batch.scheduler = self
         self.run = batch.run
         self.queue = FragmentQueue()
         self.barriers = BlockBarriers(batch, self.queue)
@@ -402,10 +403,14 @@ class LaneScheduler:
     def alive_bits(self, lanes: LaneSet) -> Array:
         """The live lanes of these warps that wait in any queue or barrier, as bits, one uint32 per warp."""
         bits = np.zeros(self.batch.geometry.warps, np.uint32)
-        running = [f for fs in (*self.queue.pending.values(), *self.queue.deferred.values()) for f in fs]
-        for f in (*running, *self.at_barriers()):
+        for f in self.fragments():
             bits[f.lanes.warps] |= f.lanes.present
         return bits.take(lanes.warps)
+
+    def fragments(self) -> list[Fragment]:
+        """All fragments but the one that is running."""
+        queued = [f for fs in (*self.queue.pending.values(), *self.queue.deferred.values()) for f in fs]
+        return queued + self.at_barriers()
 
     # ---- barriers ----
 

@@ -69,6 +69,8 @@ class Batch:
         # the cp.async copies in flight; all other asynchronous copies, mbarriers, and the fragments that wait for them
         self.copies: Any = None
         self.asynchrony: Any = None
+        # the scheduler that runs it
+        self.scheduler: Any = None
         # the products of warpgroups in flight (warpgroup_checks.py); None: there has been none
         self.warpgroups: Any = None
         # the number of each lane's last call at each depth, and how many calls there were (owners.py)

@@ -90,9 +90,16 @@ def own_offsets(f: Fragment, lanes: LaneSet, addresses: Array, site: Site, size:
 def own_offset(f: Fragment, lane: int, address: int) -> int:
     """The offset that a generic address of local memory names in the memory of the lane at a position; -1 if it names
     another thread's."""
-    offsets, _, threads = _parts(np.array([address - LOCAL_WINDOW]))
-    thread = int(threads[0])
-    return int(offsets[0]) if thread in (0, int(_threads(f.batch, f.lanes)[lane])) else -1
+    return int(named_offsets(f, np.array([lane]), np.array([address - LOCAL_WINDOW]))[0])
+
+
+def named_offsets(f: Fragment, positions: Array, addresses: Array) -> Array:
+    """The offsets that local addresses name in the memory of the lanes at some positions; -1 if they name another
+    thread's."""
+    offsets, _, threads = _parts(addresses)
+    own = (threads == 0) | (threads == _threads(f.batch, f.lanes).take(positions))
+    found: Array = np.where(own, offsets, -1)
+    return found
 
 
 def _parts(addresses: Array) -> tuple[Array, Array, Array]:

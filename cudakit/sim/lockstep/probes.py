@@ -1,12 +1,13 @@
 """Probes: objects that follow kernels instruction by instruction, such as a debugger.
 
 A launch with probes runs in the interpreter. Each of its basic blocks becomes a Python function with the probes' hooks
-around the instructions that they selected, and a register keeps its value until its function returns, so that a probe
-can also read values that the program does not need any more. A launch without probes pays nothing.
+around the instructions that they selected, and registers keep their values until their function returns, so that a
+probe can also read values that the program does not need any more. A launch without probes pays nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from cudakit.sim.lockstep.registers import Registers
@@ -35,6 +36,9 @@ class Probe(Protocol):
     def hook(self, program: Any, instruction: Instruction) -> InstructionHook | None:
         """The hook of an instruction of a program; None if it is not followed. Called once per instruction and launch
         at most, when a block is first run."""
+
+    def keeps(self, program: Any) -> Iterable[int] | None:
+        """The slots of the registers of a program that keep their values until its function returns; None: all."""
 
     def fault(self, f: Any, position: int, instruction: Instruction | None, report: KernelReport) -> None:
         """The lane at a position of a fragment is about to stop the kernel with a report."""

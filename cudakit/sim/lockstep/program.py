@@ -278,10 +278,16 @@ class Program:
 
     def follow(self, probes: tuple[Probe, ...], undefined: bool = False) -> None:
         """Run the next launches with the hooks of these probes, or with none, and with those for ``undefined`` values.
-        With probes all registers are live everywhere: probes can read values that the program needs no more."""
-        if self._own_live is None and probes:
-            self._own_live, self.live = self.live, [tuple(range(len(self.template)))] * len(self.live)
-        elif self._own_live is not None and not probes:
+        The registers that a probe keeps are then live everywhere."""
+        if self._own_live is None:
+            self._own_live = self.live
+        if probes:
+            kept: set[int] = set()
+            for probe in probes:
+                chosen = probe.keeps(self)
+                kept.update(range(len(self.template)) if chosen is None else chosen)
+            self.live = [tuple(kept.union(slots)) for slots in self._own_live]
+        else:
             self.live, self._own_live = self._own_live, None
         self._hooks = [partial(probe.hook, self) for probe in probes]
         self._undefined_hooks = [self.hook] if undefined else []

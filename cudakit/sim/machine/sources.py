@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from cudakit.sim.lockstep.report import SourcePlace
 from cudakit.sim.ptx.ir import Instruction, Location, PtxError
@@ -44,7 +44,19 @@ class SourceLines:
         own = next((n for n, place in enumerate(places) if place.text is not None and not _is_toolkit(place.file)), 0)
         return tuple(places[own:])
 
+    def texts(self) -> Iterator[str]:
+        """The texts of the module's files, without CUDA's headers and files that are not available."""
+        for file in self.files.values():
+            lines = None if _is_toolkit(file) else self.lines(file)
+            if lines is not None:
+                yield "\n".join(lines)
+
     def _line(self, file: str, line: int) -> str | None:
+        lines = self.lines(file)
+        return lines[line - 1] if lines is not None and 0 < line <= len(lines) else None
+
+    def lines(self, file: str) -> list[str] | None:
+        """The lines of a source file; None if it is not available."""
         if file not in self._texts:
             text = self.lookup(file) if self.lookup is not None else None
             if text is None:
@@ -54,8 +66,7 @@ class SourceLines:
                 except OSError:
                     text = None
             self._texts[file] = text.splitlines() if text is not None else None
-        lines = self._texts[file]
-        return lines[line - 1] if lines is not None and 0 < line <= len(lines) else None
+        return self._texts[file]
 
 
 def _is_toolkit(file: str) -> bool:

@@ -241,7 +241,8 @@ class PtxFunction:
 
 @dataclass(slots=True)
 class PtxModule:
-    """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory."""
+    """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory. ``sections`` are
+    the texts of its sections of debug information (DWARF as lists of numbers and labels), by name."""
 
     version: str
     target: str
@@ -250,3 +251,4 @@ class PtxModule:
     functions: dict[str, PtxFunction] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     debug: bool = False
+    sections: dict[str, str] = field(default_factory=dict)

@@ -110,7 +110,7 @@ class _PtxParser:
             elif word == ".file":
                 self.file()
             elif word == ".section":
-                self.skip_section()
+                self.section()
             elif word == ".pragma":
                 tokens.next()
                 tokens.text_literal()
@@ -198,13 +198,14 @@ class _PtxParser:
         functions[name] = functions[target]
         tokens.expect(";")
 
-    def skip_section(self) -> None:
+    def section(self) -> None:
         """A section of debug information: labels, and lists of numbers and labels."""
         tokens = self.tokens
         tokens.next()
-        tokens.next()
+        name = tokens.next()
         tokens.expect("{")
-        while not tokens.accept("}"):
+        start = tokens.starts[tokens.position]
+        while tokens.peek != "}":
             word = tokens.next()
             if word[:1] != ".":
                 tokens.expect(":")
@@ -222,6 +223,8 @@ class _PtxParser:
                     if tokens.accept("+") or tokens.accept("-"):
                         tokens.next()
                 more = tokens.accept(",")
+        self.result.sections[name] = tokens.text[start : tokens.starts[tokens.position]]
+        tokens.expect("}")
 
     def declaration(self) -> None:
         tokens, result = self.tokens, self.result

@@ -1,0 +1,58 @@
+"""Sessions attached to this process: `cudakit.debug()` in a script, and the scripts that `cudakit debug` runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from cudakit.compile import options
+from cudakit.debugger.console import Console
+from cudakit.debugger.session import Session
+from cudakit.driver import driver as drivers
+
+
+class Attachable(Protocol):
+    """A frontend with a session."""
+
+    session: Session
+
+
+_consoles: list[Console] = []
+_kept = contextlib.ExitStack()
+
+
+def debug(*commands: str) -> None:
+    """Open the debugger here, like `breakpoint()`, for the kernels that run after it on the simulated device.
+
+    It reads commands from the terminal until `run` or `continue`; the kernels then stop at the breakpoints that were
+    set. Kernels that are compiled after this call have variables (-G); those that were compiled before it have lines
+    and registers only. A second call opens the same debugger again.
+
+    Args:
+        commands: Commands that are carried out first, such as "break softmax.cu:12" and "run".
+
+    Raises:
+        Quit: If the user ends the script (a BaseException, as SystemExit is).
+    """
+    if not _consoles:
+        _kept.enter_context(attached(Console()))
+    console = _consoles[-1]
+    console.given.extend(commands)
+    console.loop()
+
+
+@contextlib.contextmanager
+def attached(frontend: Attachable, *, variables: bool = True) -> Iterator[None]:
+    """Let a frontend's session follow all simulated devices within the `with` block; `variables`: compile kernels with
+    -G."""
+    if isinstance(frontend, Console):
+        _consoles.append(frontend)
+    before, options.debug_code = options.debug_code, variables
+    try:
+        with drivers.probing(frontend.session):
+            yield
+    finally:
+        options.debug_code = before
+        if isinstance(frontend, Console):
+            _consoles.remove(frontend)

@@ -1,0 +1,541 @@
+"""The debugger: breakpoints, stepping, values of all types, watchpoints, the focus, faults, and the command line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+import cudakit
+from cudakit.debugger import attached, types
+from cudakit.debugger.console import Console, Quit
+from cudakit.debugger.expressions import bytes_of, evaluate, numbers_of
+from cudakit.debugger.session import Stop
+from cudakit.debugger.state import View
+from cudakit.debugger.syntax import ExpressionError, parse
+
+DATA = ROOT / "tests" / "data" / "debugger"
+SMOOTH = DATA / "script.cu"
+TYPES = DATA / "types.cu"
+
+
+def line_of(mark: str, file: Path = SMOOTH) -> int:
+    """The line of a source with `// MARK`."""
+    lines = file.read_text().splitlines()
+    return next(number for number, text in enumerate(lines, 1) if text.endswith(f"// {mark}"))
+
+
+def at(mark: str, file: Path = SMOOTH) -> str:
+    return f"{file.name}:{line_of(mark, file)}"
+
+
+def launched(kernel: str = "smooth", grid: int = 2) -> tuple[Any, Any]:
+    """Launch a kernel of 64 threads per block, and return its values and results."""
+    device = cudakit.Device("sim", fresh=True)
+    values = np.arange(64 * grid, dtype=np.float32)
+    out = device.zeros(64 * grid)
+    function = device.compile(SMOOTH)[kernel]
+    function.launch(device.default_stream, grid=grid, block=64, args=(device.array(values), out, 64 * grid))
+    return values, out.numpy()
+
+
+def session(commands: Sequence[str], run: Callable[[], object] = launched, *, variables: bool = True) -> list[str]:
+    """The lines that a console prints for some commands. The kernel's last stop is followed by `quit`."""
+    lines: list[str] = []
+    console = Console(commands, read=lambda prompt: None, write=lambda text: lines.extend(text.split("\n")))
+    with attached.attached(console, variables=variables):
+        try:
+            console.start()
+            run()
+        except Quit:
+            pass
+    return lines
+
+
+def replies(commands: Sequence[str], run: Callable[[], object] = launched, *, variables: bool = True) -> dict[str, str]:
+    """What a console prints after each command, up to the next one. Of equal commands, after the last one."""
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in session(commands, run, variables=variables):
+        if line.startswith("(cudakit) "):
+            current = found[line.removeprefix("(cudakit) ")] = []
+        else:
+            current.append(line)
+    return {command: "\n".join(lines).strip() for command, lines in found.items()}
+
+
+# ---- breakpoints and stepping ----
+
+
+def test_a_condition_in_a_templated_function_stops_its_thread_only() -> None:
+    found = replies([f"break {at('PART')} if i == 38 && k == 1", "run", "print k", "print parts[0]", "bt", "info args"])
+    assert "weighted<float, 3> (values=(const float *) 0x" in found["run"]
+    assert "block (0,0,0), thread (38,0,0)]" in found["run"]
+    assert found["print k"] == "$1 = 1"
+    assert found["print parts[0]"] == "$2 = 76"
+    frames = found["bt"].splitlines()
+    assert frames[0].startswith("#0  weighted<float, 3> (")
+    assert frames[0].endswith(f":{line_of('PART')}")
+    assert frames[1].startswith("#1  smooth (")
+    assert frames[1].endswith(f":{line_of('EVEN')}")
+    assert "i = 38" in found["info args"]
+    assert "factor = 2" in found["info args"]
+
+
+def test_a_kernel_under_the_debugger_has_the_same_results() -> None:
+    kept: list[Any] = []
+    session([f"break {at('PART')} if false", "run"], lambda: kept.append(launched()[1]))
+    assert (kept[0] == launched()[1]).all()
+
+
+def test_steps_follow_the_thread_in_focus_through_a_divergent_branch() -> None:
+    even, odd = (
+        session(
+            [f"break {at('AFTER')} if threadIdx.x == {thread}", "run", "next", "next", "next", "print result"],
+        )
+        for thread in (4, 5)
+    )
+    for lines, branch in ((even, "EVEN"), (odd, "ODD")):
+        numbers = [int(match[1]) for line in lines if (match := re.match(r"(\d+)\t", line))]
+        after = line_of("AFTER")
+        assert numbers == [after, after + 1, line_of(branch), line_of("STORE")]
+    assert even[-1] == "$1 = 27"  # 3 * 4 * 2 + 0 + 1 + 2
+    assert odd[-1] == "$1 = -5"
+
+
+def test_step_enters_a_function_and_finish_returns_its_value() -> None:
+    commands = [f"break {at('EVEN')} if i == 10", "run", "step", "bt", "finish", "next", "print result"]
+    found = replies(commands)
+    assert "weighted<float, 3> (" in found["step"]
+    assert len(found["bt"].splitlines()) == 2
+    assert "weighted<float, 3> returned 63" in found["finish"]
+    assert found["next"].startswith(f"{line_of('STORE')}\t")
+    assert found["print result"] == "$1 = 63"
+
+
+def test_next_does_not_enter_a_function() -> None:
+    found = replies([f"break {at('EVEN')} if i == 10", "run", "next"])
+    assert found["next"].startswith(f"{line_of('STORE')}\t")
+
+
+def test_stepi_executes_one_instruction() -> None:
+    found = replies([f"break {at('AFTER')}", "run", "info line", "stepi", "disassemble"])
+    lines = [line for line in found["disassemble"].splitlines() if line.startswith("=>")]
+    assert len(lines) == 1
+    assert lines[0].split("  ", 2)[-1].strip() not in found["info line"]
+
+
+def test_a_breakpoint_stops_each_time_and_counts() -> None:
+    commands = [
+        f"break {at('PART')} if i == 2",
+        "run",
+        "continue",
+        "ignore 1 1",
+        "info breakpoints",
+        "delete",
+        "continue",
+    ]
+    found = replies(commands)
+    assert "stopped 2 times" in found["info breakpoints"]
+    assert "Breakpoint 1" in found["continue"] or found["continue"] == ""
+
+
+def test_a_temporary_breakpoint_stops_once() -> None:
+    lines = session([f"tbreak {at('PART')}", "run", "info breakpoints", "continue"])
+    assert lines.count("No breakpoints.") == 1
+    assert sum("Temporary breakpoint 1, " in line for line in lines) == 1
+
+
+def test_breakpoints_at_functions_by_any_of_their_names() -> None:
+    for name in ("weighted", "weighted<float, 3>", "weighted<float,3>"):
+        assert "weighted<float, 3> (" in replies([f"break {name}", "run"])["run"]
+
+
+def test_a_line_without_code_stops_at_the_next_one() -> None:
+    commands = [f"break {SMOOTH.name}:{line_of('AFTER') - 1}", "run", f"break {line_of('STORE') + 1}"]
+    assert f"\n{line_of('AFTER') - 1}\t" in replies(commands)["run"]
+    found = replies([f"break {at('INDEX')}", "run", f"break {line_of('TOTAL') - 3}", "continue"])
+    assert "weighted" in found["continue"]
+
+
+def test_only_the_chosen_block_and_thread_stop() -> None:
+    found = replies([f"break {at('STORE')} if blockIdx.x == 1 && threadIdx.x == 7", "run", "print i"])
+    assert "block (1,0,0), thread (7,0,0)]" in found["run"]
+    assert found["print i"] == "$1 = 71"
+
+
+def test_a_wrong_condition_stops_and_is_named() -> None:
+    found = replies([f"break {at('STORE')} if missing > 3", "run"])
+    assert "the condition 'missing > 3' has no value: no variable 'missing' at this line" in found["run"]
+
+
+# ---- values ----
+
+
+def view_at(mark: str, file: Path, launch: Callable[[], object], check: Callable[[View], None]) -> None:
+    """Call `check` with the view of all threads that stop at a line."""
+    seen: list[int] = []
+
+    class Checking(Console):
+        def stopped(self, stop: Stop) -> None:
+            seen.append(1)
+            check(self.session.view(stop.place))
+
+    console = Checking([f"break {at(mark, file)}", "run"], read=lambda prompt: None, write=lambda text: None)
+    with attached.attached(console):
+        console.start()
+        launch()
+    assert seen == [1]
+
+
+# what each element of a row of `out` is computed from, in the source's order
+ROW = (
+    "odd", "letter", "negative", "byte", "small", "tall", "natural", "big", "huge", "single", "precise", "half_value",
+    "brain", "halves", "quad.z", "plain", "scoped", "outer.inner.pair[1]", "outer.small + outer.negative",
+    "either.bits", "grid[1][2] + watched", "*cursor + element + 2 * single", "total + counter + coefficients[1]",
+    "dynamic[t] + shared_inner.low + count + flags",
+)  # fmt: skip
+
+
+def test_variables_of_all_types_are_what_the_kernel_computes() -> None:
+    """For all threads at once: the debugger's values are those that the kernel stores after the stop."""
+    shown: dict[str, Any] = {}
+    out: list[Any] = []
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        results = device.zeros(24 * 32, "float64")
+        values = device.array(np.arange(32, dtype=np.float32) + 0.25)
+        kernel = device.compile(TYPES)["types"]
+        kernel.launch(device.default_stream, grid=1, block=32, shared=128, args=(results, values, 32, 200))
+        out.append(results.numpy().reshape(32, 24))
+
+    def check(view: View) -> None:
+        for text in ROW:
+            value = evaluate(parse(text), view)
+            if text == "halves":
+                shown[text] = bytes_of(value, view).view(np.float16)[:, 1].astype(np.float64)
+            else:
+                shown[text] = numbers_of(value, view).astype(np.float64)
+        rows = bytes_of(evaluate(parse("outer"), view), view)
+        kind = evaluate(parse("outer"), view).type
+        shown["text"] = re.sub(r"0x\w+", "POINTER", types.show(kind, rows[5]))
+        shown["char"] = types.show(evaluate(parse("letter"), view).type, rows[5][:1])
+        shown["link"] = numbers_of(evaluate(parse("outer.link->wide"), view), view)
+
+    view_at("STORED", TYPES, launch, check)
+    for column, text in enumerate(ROW):
+        np.testing.assert_allclose(shown[text], out[0][:, column], rtol=1e-7, err_msg=text)
+    assert shown["text"] == (
+        "{<Base> = {id = 105}, inner = {low = -5, wide = 1.6666666666666667, pair = {5, 25}}, link = POINTER, "
+        "small = 5, negative = -5, ready = true}"
+    )
+    assert (shown["link"] == np.arange(32) / 3.0).all()
+
+
+def printed(*expressions: str) -> list[str]:
+    """The values of expressions in thread 5 of types.cu, without their numbers."""
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        results, values = device.zeros(24 * 32, "float64"), device.array(np.arange(32, dtype=np.float32))
+        kernel = device.compile(TYPES)["types"]
+        kernel.launch(device.default_stream, grid=1, block=32, shared=128, args=(results, values, 32, 200))
+        device.synchronize()
+
+    found = replies([f"break {at('STORED', TYPES)} if t == 5", "run", *(f"print {e}" for e in expressions)], launch)
+    return [re.sub(r"^\$\d+ = ", "", found[f"print {expression}"]) for expression in expressions]
+
+
+def test_printed_values_look_as_in_gdb() -> None:
+    texts = {
+        "odd": "true",
+        "letter": "102 'f'",
+        "scoped": "Scoped::on",
+        "flags": "(kRead | kExecute)",
+        "halves": "{5, -5}",
+        "quad": "{x = 5, y = 6, z = 7, w = 8}",
+        "grid": "{{5, 1, 2}, {3, 4, -5}}",
+        "either": "{number = 6, bits = 1086324736}",
+        "*cursor@3": "{5, 6, 7}",
+        "coefficients": "{0, 0, 0}",
+        "/x natural": "0xee6b2805",
+        "/t byte": "11111011",
+        "/x single": "0x3f000000",
+        "-7 / 2": "-3",
+        "-7 % 3": "-1",
+        "big >> 3": "-137438953473",
+        "1 ? t : 2": "5",
+        "t > 3 && values[t] == 5": "true",
+        "0 && *(float*)0 == 1": "false",
+        "sizeof(outer)": "48",
+        "flags == kRead": "false",
+        "threadIdx": "{x = 5, y = 0, z = 0}",
+        "$laneid": "5",
+        "0x7fffffff + 1": "-2147483648",
+        "3000000000": "3000000000",
+        "(unsigned char)300": "44 ','",
+    }
+    assert dict(zip(texts, printed(*texts), strict=True)) == texts
+
+
+def test_errors_in_expressions_say_what_is_wrong() -> None:
+    texts = {
+        "nothing": "no variable 'nothing' at this line; in scope: ",
+        "outer.missing": "Outer has no member 'missing'; its members: inner, link, small, negative, ready",
+        "*(float*)0": "cannot read 4 bytes at 0x0",
+        "t +": "expected a value at the end in 't +'",
+        "t / 0": "division by zero",
+        "sqrt(t)": "functions cannot be called in an expression",
+        "outer + 1": "a number is needed, not a value of type Outer",
+        "%r99999": "no register %r99999 in this function",
+    }
+    for text, shown in zip(texts, printed(*texts), strict=True):
+        assert texts[text] in shown
+
+
+def test_a_variable_over_a_warp_is_a_table_and_a_picture() -> None:
+    found = replies([f"break {at('STORE')} if i == 66", "run", "print i @ warp", "print tile[0] @ block", "picture i"])
+    numbers = [
+        int(word) for word in re.findall(r"(?<=\s)-?\d+(?=\s|$)", re.sub(r"\(.*?\)", "", found["print i @ warp"]))
+    ]
+    assert numbers == list(range(64, 96))
+    assert found["print tile[0] @ block"].count("64") >= 60  # tile[0] is 64 in all threads of block 1
+    rows = found["picture i"].splitlines()
+    assert rows[0][0] == "."  # two spaces before it are stripped
+    assert rows[-2][-1] == "@"
+    assert rows[-1] == "' ' is 64, '@' is 127"
+
+
+def test_set_changes_what_the_kernel_computes() -> None:
+    kept: list[Any] = []
+    session(
+        [f"break {at('STORE')} if i == 3", "run", "set var result = 12.5", "continue"], lambda: kept.append(launched())
+    )
+    values, out = kept[0]
+    assert out[3] == 12.5
+    assert out[5] == -values[5]
+
+
+def test_memory_is_examined_by_address() -> None:
+    found = replies([f"break {at('AFTER')}", "run", "x/4fw values", "x/2xw tile", "x/3 values + 2", "ptype tile"])
+    assert found["x/4fw values"].split(":")[1].split() == ["0", "1", "2", "3"]
+    assert found["x/2xw tile"].split(":")[1].split() == ["0x0", "0x3f800000"]
+    assert found["x/3 values + 2"].split(":")[1].split() == ["2", "3", "4"]
+    assert found["ptype tile"] == "type = float [64]"
+
+
+# ---- watchpoints, focus, state ----
+
+
+def test_a_watchpoint_names_the_thread_and_the_line_that_write_a_shared_element() -> None:
+    found = replies(["break smooth", "run", "watch tile[5]", "continue"])
+    assert found["continue"].startswith("Watchpoint 2: tile[5]")
+    assert "new value = 5" in found["continue"]
+    assert f"written by block (0,0,0), thread (5,0,0) at {SMOOTH}:{line_of('TILE')}" in found["continue"]
+
+
+def test_a_watchpoint_on_a_global_element_and_on_a_variable() -> None:
+    found = replies(["break smooth", "run", "watch out[70]", "delete 1", "continue"])
+    assert f"written by block (1,0,0), thread (6,0,0) at {SMOOTH}:{line_of('STORE')}" in found["continue"]
+    commands = [f"break {at('PART')} if i == 6", "run", "watch parts[1]", "delete 1", "continue", "print k"]
+    found = replies(commands)
+    assert "new value = 13" in found["continue"]
+    assert found["print k"].startswith("$1 = 1")
+
+
+def test_the_focus_moves_to_other_threads_and_blocks() -> None:
+    commands = [f"break {at('PART')}", "run", "cuda block (1,0,0) thread (2,0,0)", "print i", "cuda thread 3", "bt"]
+    found = replies([*commands, "cuda warp 1 lane 4", "cuda block (9,0,0)", "thread (64,0,0)", "up", "print result"])
+    assert "block (1,0,0), thread (2,0,0)" in found["cuda block (1,0,0) thread (2,0,0)"]
+    assert found["print i"] == "$1 = 66"
+    assert found["bt"].startswith("#0  smooth (")  # an odd thread is not in the function
+    assert "thread (36,0,0)" in found["cuda warp 1 lane 4"]
+    assert "block (9, 0, 0) is not running" in found["cuda block (9,0,0)"]
+    assert "thread (64, 0, 0) is not in the block of 64x1x1 threads" in found["thread (64,0,0)"]
+    assert "#1  smooth (" in found["up"]
+
+
+def test_the_states_of_threads_barriers_and_shared_memory() -> None:
+    found = replies(
+        [f"break {at('PART')} if i == 0", "run", "info threads", "info warps", "info shared", "info blocks"]
+    )
+    stopped, others = found["info threads"].splitlines()[1:]
+    assert stopped.startswith("*  (0,0,0)     (0,0,0)  (1,0,0)   (62,0,0)  64     script.cu:")
+    assert stopped.endswith("weighted<float, 3>  stopped, with gaps")
+    assert f"script.cu:{line_of('ODD')}" in others
+    assert "0x55555555" in found["info warps"]
+    assert "0xaaaaaaaa" in found["info warps"]
+    assert "tile: 256 of 256 bytes are initialised" in found["info shared"]
+    assert f"store by thread (0,0,0) to (63,0,0) at {SMOOTH.name}:{line_of('TILE')}" in found["info shared"]
+    assert "grid of 2 blocks: 0 have ended, 2 run together" in found["info blocks"]
+
+
+WAITING = r"""
+extern "C" __global__ void waiting(float *out) {
+    __shared__ float tile[64];
+    if (threadIdx.x >= 32) {
+        asm volatile("bar.sync 1, 64;");
+    } else {
+        tile[threadIdx.x] = 1; // HERE
+        asm volatile("bar.sync 1, 64;");
+    }
+    out[threadIdx.x] = tile[threadIdx.x % 32];
+}
+"""
+
+
+def test_threads_that_wait_at_a_barrier_are_shown() -> None:
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        kernel = device.compile(source=WAITING, name="waiting.cu")["waiting"]
+        kernel.launch(device.default_stream, grid=1, block=64, args=(device.zeros(64),))
+        device.synchronize()
+
+    found = replies(["break waiting.cu:7", "run", "info barriers", "info threads"], launch)
+    waits = "barrier 1, at which 32 of 64 threads have arrived"
+    assert found["info barriers"].startswith(
+        "32 threads, block (0,0,0) thread (32,0,0) to block (0,0,0) thread (63,0,0)"
+    )
+    assert found["info barriers"].endswith(f"wait at waiting.cu:5 for {waits}")
+    assert f"waits for {waits}" in found["info threads"].splitlines()[-1]
+
+
+def test_a_race_report_opens_the_debugger_at_the_fault() -> None:
+    lines: list[str] = []
+    console = Console(["print i", "print tile[1]", "print next", "info shared"], lambda p: None, lines.append)
+    console.session.on_report = True
+    with attached.attached(console), pytest.raises(Quit):
+        launched("race", 1)
+    text = "\n".join(lines)
+    assert "data race: " in text
+    assert f"{SMOOTH.name}:{line_of('RACE')}" in text
+    assert "$1 = 0" in text
+    assert "$2 = 1" in text
+    assert f"at {SMOOTH.name}:{line_of('RACY')}" in text
+
+
+def test_optimised_code_has_lines_and_registers_and_says_so() -> None:
+    commands = [
+        f"break {at('STORE')}",
+        "run",
+        "print result",
+        "info locals",
+        "info registers",
+        "print threadIdx.x",
+        "step",
+    ]
+    found = replies(commands, variables=False)
+    assert "smooth () at" in found["run"]
+    assert "optimised and has lines and registers only; compile it with -G" in found["print result"]
+    assert "optimised and has lines and registers only" in found["info locals"]
+    assert re.search(r"^%r\d+ +b32 +\d+  0x", found["info registers"], re.MULTILINE)
+    assert found["print threadIdx.x"] == "$1 = 0"
+
+
+def test_a_function_that_is_inlined_is_named_in_the_backtrace() -> None:
+    inlined = '__device__ float twice(float x) {\n    return x * x;\n}\nextern "C" __global__ void k(float *x) {\n'
+    inlined += "    x[threadIdx.x] = twice(x[threadIdx.x]);\n}\n"
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        device.compile(source=inlined, name="inlined.cu")["k"].launch(
+            device.default_stream, grid=1, block=32, args=(device.zeros(32),)
+        )
+        device.synchronize()
+
+    found = replies(["break inlined.cu:2", "run", "bt"], launch, variables=False)
+    assert re.search(r"inlined at .*inlined\.cu:5", found["bt"])
+
+
+# ---- the console ----
+
+
+def test_unknown_and_ambiguous_commands_are_named() -> None:
+    lines = session(["brake 3", "u", "info nothing", "print 1", "break 12", "step"])
+    text = "\n".join(lines)
+    assert "no command 'brake'" in text
+    assert "break" in text
+    assert "info has no 'nothing'" in text
+    assert "no thread is stopped: set a breakpoint and let the script run" in text
+    assert "no kernel is stopped, so line 12 needs its file: break FILE.cu:12" in text
+
+
+def test_debug_opens_the_prompt_in_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "uses_debug.py"
+    script.write_text(
+        "import cudakit, numpy as np\n"
+        "device = cudakit.Device('sim')\n"
+        f"cudakit.debug('break {at('STORE')} if i == 7', 'run')\n"
+        f"kernel = device.compile({str(SMOOTH)!r})['smooth']\n"
+        "x, out = device.array(np.arange(64, dtype='f')), device.zeros(64)\n"
+        "kernel.launch(device.default_stream, grid=1, block=64, args=(x, out, 64))\n"
+        "print('sum', out.numpy().sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], input="print result\ncontinue\n", capture_output=True, text=True, timeout=120
+    )
+    assert "$1 = -7" in done.stdout and "sum " in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+SCRIPT = f"""
+import sys, cudakit, numpy as np
+device = cudakit.Device()
+kernel = device.compile({str(SMOOTH)!r})["smooth"]
+out = device.zeros(128)
+kernel.launch(device.default_stream, grid=2, block=64, args=(device.array(np.arange(128, dtype="f")), out, 128))
+print("arguments", sys.argv[1:], "sum", out.numpy().sum())
+"""
+
+
+def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `cudakit debug` on a script with these arguments."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    line = [sys.executable, "-m", "cudakit", "debug", str(script), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, cwd=ROOT)
+
+
+def test_the_command_runs_a_script_with_breakpoints_and_commands(tmp_path: Path) -> None:
+    done = command(
+        tmp_path,
+        *("--break", at("STORE"), "--if", "i == 70", "--block", "1,0,0", "--thread", "6,0,0"),
+        *("-ex", "print result", "-ex", "continue", "--", "--size", "3"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "$1 = 423" in done.stdout
+    assert "arguments ['--size', '3'] sum" in done.stdout
+
+
+def test_a_breakpoint_that_stops_nothing_is_a_failure(tmp_path: Path) -> None:
+    for location, why in (
+        (at("STORE"), "no thread came to this line with a true condition"),
+        ("elsewhere.cu:3", "no launched kernel has code there; the kernels' files: script.cu"),
+    ):
+        done = command(tmp_path, "--break", location, "--if", "i == 1000")
+        assert done.returncode == 1
+        assert why in " ".join(done.stderr.split())
+
+
+def test_wrong_requests_are_refused(tmp_path: Path) -> None:
+    assert "expected a value" in command(tmp_path, "--break", at("STORE"), "--if", "i ==").stderr
+    assert "a block index is needed" in command(tmp_path, "--break", at("STORE"), "--block", "x").stderr
+    missing = subprocess.run(
+        [sys.executable, "-m", "cudakit", "debug", "missing.py"], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert missing.returncode == 2
+    assert "there is no script 'missing.py'" in missing.stderr
+
+
+@pytest.mark.parametrize("text", ["", "a b", "(1", "x[", "a.5", "'ab'", "99999999999999999999999"])
+def test_text_that_is_not_an_expression_is_refused(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        parse(text)
