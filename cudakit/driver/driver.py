@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +32,12 @@ _NO_GPU = frozenset({34, 100})
 
 _lock = threading.Lock()
 _sim_drivers: dict[str, Any] = {}
+# called with each simulated driver that is opened
+_beginnings: list[Callable[[Any], None]] = []
 _watch: Watch | None = None
+# every simulated driver of the process, and the probes that follow the kernels of all of them
+_all_sims: weakref.WeakSet[Any] = weakref.WeakSet()
+_probes: list[Any] = []
 _said = False
 
 
@@ -204,8 +210,47 @@ def last_store(driver: Any, address: int, size: int) -> Iterator[list[Any]]:
     try:
         yield found
     finally:
-        store = driver.simEndWatch(watch)
-        found += [] if store is None else [store]
+        driver.simEndWatch(watch)
+        found += [] if watch.store is None else [watch.store]
+
+
+@contextlib.contextmanager
+def on_simulated(begin: Callable[[Any], None]) -> Iterator[None]:
+    """Call begin(driver) for each simulated driver of this process, and in the block for each that is opened."""
+    with _lock:
+        _beginnings.append(begin)
+        known = list(_all_sims)
+    try:
+        for driver in known:
+            begin(driver)
+        yield
+    finally:
+        _beginnings.remove(begin)
+
+
+def trace_writes(driver: Any, layout: Any, chosen: list[int] | None, limit: int, *, reads: bool) -> Any:
+    """Record writes to elements of an array of a simulated driver, with their flat indices `chosen`, or to all (None).
+
+    layout: an object with the array's `pointer`, `shape`, `strides` in bytes and `dtype`. limit: the most writes that
+    are kept. reads: also record the values from which kernels computed the stored values. Returns the recording
+    (`WriteLog` in `sim/checks/write_history.py`), which `driver.simEndTrace` ends. Raises ValueError if the memory is
+    not allocated on the device.
+    """
+    from cudakit.sim.checks.write_history import Elements
+    from cudakit.sim.probing.sources import SourceTrace
+
+    elements = Elements(layout.pointer, layout.shape, layout.strides, layout.dtype, chosen)
+    return driver.simTraceWrites(elements, limit, SourceTrace() if reads else None)
+
+
+def earlier_writes(driver: Any) -> Any:
+    """Begin to remember the copies, fills and launches of a simulated driver, for histories that begin later; see
+    `EarlierWrites` in `sim/checks/write_history.py`. `driver.simEndWatch` ends it."""
+    from cudakit.sim.checks.write_history import EarlierWrites
+
+    watch = EarlierWrites()
+    driver.simBeginWatch(watch)
+    return watch
 
 
 @contextlib.contextmanager
@@ -222,6 +267,50 @@ def watching(checks: Iterable[str] | None = None) -> Iterator[Watch]:
     finally:
         with _lock:
             _sim_drivers, _watch = before, None
+
+
+@contextlib.contextmanager
+def probing(*probes: Any, driver: Any = None) -> Iterator[None]:
+    """Let probes (cudakit/sim/lockstep/probes.py) follow the kernels that run in the block: those of a simulated
+    `driver`, or of every one that the process has or opens. Work that was queued before runs first, without them; work
+    that is still queued at the end of the block runs then, and raises CudakitError if it fails."""
+    drivers = [driver] if driver is not None else list(_all_sims)
+    for one in drivers:
+        run_queued(one)
+    with _lock:
+        if driver is None:
+            _probes.extend(probes)
+        for one in drivers:
+            for probe in probes:
+                one.simProbe(probe)
+    try:
+        yield
+        for one in [driver] if driver is not None else list(_all_sims):
+            run_queued(one)
+    finally:
+        with _lock:
+            for one in [driver] if driver is not None else list(_all_sims):
+                for probe in probes:
+                    one.simEndProbe(probe)
+            if driver is None:
+                for probe in probes:
+                    _probes.remove(probe)
+
+
+def run_queued(driver: Any) -> None:
+    """Run the work that is queued on a simulated driver. Raises CudakitError if it fails; a driver whose context was
+    lost is left alone, because a call has raised its failure."""
+    if driver.simLost():
+        return
+    for ordinal in range(check(driver, "cuDeviceGetCount", driver.cuDeviceGetCount())):
+        if check(driver, "cuDevicePrimaryCtxGetState", driver.cuDevicePrimaryCtxGetState(ordinal))[1]:
+            primary = check(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(ordinal))
+            check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent(primary))
+            try:
+                check(driver, "cuCtxSynchronize", driver.cuCtxSynchronize())
+            finally:
+                driver.cuCtxPopCurrent()
+                driver.cuDevicePrimaryCtxRelease(ordinal)
 
 
 def forget(opened: Opened) -> None:
@@ -306,8 +395,13 @@ def _started(arch: str, options: dict[str, Any]) -> Any:
     driver = sim.Driver(arch=arch, **options)
     check(driver, "cuInit", driver.cuInit(0))
     at_exit.watch(driver)
+    _all_sims.add(driver)
+    for probe in _probes:
+        driver.simProbe(probe)
     if _watch is not None:
         _watch.add(driver)
+    for begin in _beginnings:
+        begin(driver)
     return driver
 
 

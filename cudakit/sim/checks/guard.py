@@ -32,7 +32,7 @@ from cudakit.sim.checks.releases import BlockFences
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.checks.shared_memory import SharedChecks
 from cudakit.sim.checks.stored_values import BatchValues
-from cudakit.sim.checks.watches import StoreWatch
+from cudakit.sim.checks.watches import Watch
 from cudakit.sim.lockstep.access import BLOCK, CLUSTER, DEVICE, MemoryAccess
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array, LaneSet
@@ -53,7 +53,7 @@ class LaunchGuard:
     """The state that the batches of one launch share: event numbers and the checks of global memory."""
 
     def __init__(
-        self, run: KernelRun, reach: Reach, prints: Footprints | None = None, watches: Sequence[StoreWatch] = ()
+        self, run: KernelRun, reach: Reach, prints: Footprints | None = None, watches: Sequence[Watch] = ()
     ) -> None:
         self.reach = reach
         self.prints = prints
@@ -70,6 +70,7 @@ class Guard:
         self.batch = batch
         self.events, self.memory, self.prints = launch.events, launch.memory, launch.prints
         self.watches, self.cached = launch.watches, launch.cached
+        self.readers = [watch for watch in launch.watches if watch.reads]
         run, reach = batch.run, launch.reach
         self.race, self.init = "race" in run.checks, "init" in run.checks
         self.order = BatchOrder(batch)
@@ -97,6 +98,8 @@ class Guard:
     # ---- accesses: called with the pieces of an access before memory changes ----
 
     def read(self, f: Fragment, access: MemoryAccess, pieces: list[Piece]) -> None:
+        for watch in self.readers:
+            watch.read(f, access, pieces)
         event = self.events.access(access.site, f.lanes)
         for piece in pieces:
             home = piece.home
@@ -145,8 +148,6 @@ class Guard:
                 if f.storing is not None:
                     self.values.fail_stored(f, access, piece)
                 self._print(access, piece, event, WRITE)
-                for watch in self.watches:
-                    watch.note(f, access, piece)
                 if self.transfers.any:
                     self.transfers.check(f, access, piece, reads=False, writes=True)
                 if self.cached is not None:
@@ -159,6 +160,7 @@ class Guard:
             if access.strong:
                 self._strong(access, piece, event, False, True)
         f.storing = None
+        self._note(f, access, pieces)
 
     def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
         """Check an atomic; ``reads``: the old value is used (False for an exchange)."""
@@ -168,8 +170,6 @@ class Guard:
             if home is None or home is self.batch.local:
                 continue
             self._print(access, piece, event, READ | WRITE)
-            for watch in self.watches:
-                watch.note(f, access, piece)
             self._strong(access, piece, event, True, True)
             if home is not self.batch.shared:
                 if self.transfers.any:
@@ -187,6 +187,14 @@ class Guard:
                 self.shared.write(f, access, piece, event, None)
                 if self.values.stores:
                     self.values.store(f, access, piece)
+        self._note(f, access, pieces)
+
+    def _note(self, f: Fragment, access: MemoryAccess, pieces: list[Piece]) -> None:
+        """Notify the watches of a write that passed the checks. Those of transfers are noted by ``transfer_lands``,
+        because the checks see other units."""
+        if not self.transfers.landing:
+            for watch in self.watches:
+                watch.note(f, access, pieces)
 
     def _print(self, access: MemoryAccess, piece: Piece, event: int, does: int) -> None:
         """Note an access to global memory in the launch's footprint."""
@@ -246,6 +254,8 @@ class Guard:
             self.shared.issue(f, access, piece, self.events.access(access.site))
         if self.values.stores:
             self.values.store(f, access, piece)
+        for watch in self.readers:
+            watch.copy_shared(f, access, piece)
 
     def land(self, ids: Array, index: Array, access: MemoryAccess) -> None:
         """Note that the lanes ``ids`` of the batch have waited for copies to ``index`` of shared memory."""
@@ -339,6 +349,8 @@ class Guard:
         self.transfers.landing = True
         self.proxy.lands(transfer)
         self.transfers.landing = False
+        for watch in self.watches:
+            watch.land(transfer)
 
     def transfers_complete(self, due: Callable[[list[Transfer]], list[Transfer]]) -> None:
         """Note that lanes have waited for the bulk stores which ``due`` selects."""

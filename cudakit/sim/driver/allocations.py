@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from cudakit.sim.checks.watches import Watch
 from cudakit.sim.driver.arguments import Handle, as_handle, member, size_t, unsigned
 from cudakit.sim.driver.faults import CallError, Result, caller, host_report, other_access
 from cudakit.sim.driver.objects import Context, MemoryRecord, Pool, Stream
@@ -37,6 +38,8 @@ def host_bytes(address: int, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 class MemoryCalls(PoolCalls):
     """cuMem*Alloc*, cuMemFree*, cuMemHost*, cuPointer*."""
+
+    _watches: list[Watch]
 
     # ---- records ----
 
@@ -108,6 +111,8 @@ class MemoryCalls(PoolCalls):
                 memory.pool.used -= memory.size
         self._pinned_count -= memory.allocation.kind == "host"
         self._freeing -= memory.size if memory.freeing else 0
+        for watch in self._watches:
+            watch.freed(memory.allocation, origin)
         self._space.free(address, origin)
         del self._memory[address]
 

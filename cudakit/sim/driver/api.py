@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
-from cudakit.sim.checks.watches import StoreWatch
+from cudakit.sim.checks.watches import HostWrite, Watch
 from cudakit.sim.chips.properties import DEFAULT_MEMORY, attributes, chip
 from cudakit.sim.compiled.kept_code import CodeStore, keep_in
 from cudakit.sim.driver.arguments import Handle
@@ -27,7 +27,7 @@ from cudakit.sim.driver.faults import CallError, Injector, Result, caller, host_
 from cudakit.sim.driver.graphs import GraphCalls
 from cudakit.sim.driver.launches import write_stdout
 from cudakit.sim.driver.objects import Context, Device, Operation, Pool, QueuedWork, Stream
-from cudakit.sim.driver.observing import Count
+from cudakit.sim.driver.observing import Count, LaunchListener
 from cudakit.sim.driver.order import Rows
 from cudakit.sim.driver.peeking import PeekCalls
 from cudakit.sim.driver.regions import Region
@@ -115,7 +115,8 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls, TensorMapCalls):
         self._scheduler = StreamScheduler(self._lose, order, seed)
         self._injector = Injector()
         self._counts: list[Count] = []
-        self._watches: list[StoreWatch] = []
+        self._watches: list[Watch] = []
+        self._listeners: list[LaunchListener] = []
         self._probes: list[Probe] = []
         self._leaks: list[Held] = []
         self._sources: dict[str, str] = {}
@@ -179,9 +180,14 @@ class Driver(GraphCalls, StreamCalls, ContextCalls, PeekCalls, TensorMapCalls):
                         region.view()
                     for region in sources:
                         self._expect_written(operation, region)
+                    for watch in self._watches:
+                        for region in targets:
+                            watch.write(HostWrite("host function", name, place), region.rows)
                     self._as_host_function(function)
                     for region in targets:
                         region.define()
+                    for watch in self._watches:
+                        watch.written()
                 except MemoryFault as fault:
                     raise self._gone(name, fault, place) from None
 

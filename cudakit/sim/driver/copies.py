@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from cudakit.sim.checks.watches import HostWrite
 from cudakit.sim.driver.allocations import MemoryCalls
 from cudakit.sim.driver.arguments import Handle, as_handle, size_t
 from cudakit.sim.driver.faults import CallError, OperationFault, Result, caller, host_report, memory_report
@@ -24,6 +25,8 @@ from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.report import Origin
 
 MAX_PITCH = 2**31 - 1
+# the kinds of writes, by the kind of the memory that is copied
+_KINDS = {"device": "copy from device", "pinned": "copy from pinned memory", "pageable": "copy from host"}
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -147,8 +150,12 @@ class CopyCalls(MemoryCalls):
                         allocation=self._space.find(dst.address),
                     )
                     self._mistake(stream.context, report)
+                for watch in self._watches:
+                    watch.write(HostWrite(_KINDS[src.kind], label, place, src.rows), dst.rows)
                 np.copyto(dst.view(), read())
                 dst.define(src.undefined())
+                for watch in self._watches:
+                    watch.written()
             except MemoryFault as fault:
                 raise self._gone(label, fault, place) from None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cudakit.sim.checks.watches import HostWrite
 from cudakit.sim.driver.arguments import Handle, as_handle, size_t, unsigned
 from cudakit.sim.driver.copies import CopyCalls
 from cudakit.sim.driver.faults import CallError, Result, caller
@@ -38,8 +39,12 @@ class FillCalls(CopyCalls):
 
         def run() -> None:
             try:
+                for watch in self._watches:
+                    watch.write(HostWrite("fill", label, place), region.rows)
                 region.view().view(pattern.dtype)[...] = pattern
                 region.define()
+                for watch in self._watches:
+                    watch.written()
             except MemoryFault as fault:
                 raise self._gone(label, fault, place) from None
 

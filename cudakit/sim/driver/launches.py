@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as cu
 
+from cudakit.sim.checks.watches import Launched
 from cudakit.sim.chips.occupancy import active_blocks
 from cudakit.sim.driver.arguments import Handle, as_handle, read_c_array, unsigned
 from cudakit.sim.driver.contexts import LIMITS
@@ -121,7 +122,10 @@ class LaunchCalls(ObservingCalls):
         function = self._function(f)
         if stream.context is not function.module.context:
             raise CallError(Result.CUDA_ERROR_INVALID_HANDLE, "the stream and the kernel belong to different contexts")
-        self._submit(stream, self._kernel_work(self._checked_launch(function, settings, shared, kernel_params, extra)))
+        launch = self._checked_launch(function, settings, shared, kernel_params, extra)
+        for listener in list(self._listeners):
+            listener(self._launched(launch))
+        self._submit(stream, self._kernel_work(launch))
 
     def _checked_launch(
         self, function: Function, settings: LaunchSettings, shared: int, kernel_params: Any, extra: Any
@@ -158,6 +162,7 @@ class LaunchCalls(ObservingCalls):
                 report = host_report("injected fault", detail, f"kernel {plain_name(function.loaded.name)}", place)
                 raise self._fault(injected.code, report)
             before, prints = self._before(operation)
+            watches = tuple(self._watches)
             try:
                 counters = launch_kernel(
                     function.loaded,
@@ -174,20 +179,21 @@ class LaunchCalls(ObservingCalls):
                     stack_limit=stack if stack > DEFAULT_STACK else None,
                     heap=self._heap(function.module.context) if function.loaded.allocates else None,
                     prints=prints,
-                    watches=self._watches,
+                    watches=watches,
                     step_limit=self.step_limit,
                     draw=self._scheduler.draw(),
                     probes=self._probes,
+                    launched=place,
                 )
             except KernelFault as fault:
                 self._explain(operation, fault.report)
                 self._describe(launch, fault.report)
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
+            finally:
+                for watch in watches:
+                    watch.launched(self._launched(launch))
             self._after(operation, function.loaded.module.sources.place, before, prints)
-            for watch in self._watches:
-                if watch.store is not None and watch.store.launched is None:
-                    self._describe(launch, watch.store)
             if not self._counts:
                 return
             static = function.loaded.static_shared
@@ -214,18 +220,22 @@ class LaunchCalls(ObservingCalls):
     def _describe(self, launch: CheckedLaunch, report: KernelReport) -> None:
         """Add to a kernel's report the line that launched it, its device, and the parameters that point to the
         allocation."""
-        function = launch.function
-        report.launched = launch.place
-        if len(self.devices) > 1:
-            report.device = f"sim:{function.module.context.device.ordinal}"
-        values = [_address(value) for value in launch.params]
-        given = [place for place in zip(function.labels, values, function.pointers, strict=True) if place[2]]
+        launched = self._launched(launch)
+        report.launched, report.device, given = launched.place, launched.device, launched.pointers
         allocation = report.allocation
         if report.address is not None and report.address < NEAR_NULL and report.space == "global":
-            report.null = tuple(label for label, value, _ in given if value == 0)
+            report.null = tuple(label for label, value in given if value == 0)
         elif allocation is not None:
-            labels = [label for label, value, _ in given if allocation.address <= value < allocation.end]
+            labels = [label for label, value in given if allocation.address <= value < allocation.end]
             report.parameter = " and ".join(labels)
+
+    def _launched(self, launch: CheckedLaunch) -> Launched:
+        """The facts of a launch that reports and watches need."""
+        function = launch.function
+        device = f"sim:{function.module.context.device.ordinal}" if len(self.devices) > 1 else ""
+        given = zip(function.labels, launch.params, function.pointers, strict=True)
+        pointers = tuple((label, _address(value)) for label, value, may in given if may)
+        return Launched(function.loaded.name, launch.place, device, pointers, function.labels)
 
     def _heap(self, context: Context) -> Heap:
         """The device heap of a context. Memory that kernels do not free belongs to the context."""

@@ -1,16 +1,21 @@
-"""Observers of running kernels: the counters of launches, the last store to some bytes, and probes."""
+"""Observers of running kernels: the counters of launches, watches of memory, and probes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cudakit.sim.checks.watches import StoreWatch
+from cudakit.sim.checks.watches import Launched, StoreWatch, Watch
+from cudakit.sim.checks.write_history import Elements, WriteLog
 from cudakit.sim.driver.arguments import Handle
 from cudakit.sim.driver.objects import Context
 from cudakit.sim.driver.occupancy import OccupancyCalls
 from cudakit.sim.lockstep.counters import Counters
+from cudakit.sim.lockstep.memory import MemoryFault
 from cudakit.sim.lockstep.probes import Probe
-from cudakit.sim.lockstep.report import Index3, KernelReport
+from cudakit.sim.lockstep.report import Index3
+
+LaunchListener = Callable[[Launched], None]
 
 
 @dataclass
@@ -51,10 +56,11 @@ class Count:
 
 
 class ObservingCalls(OccupancyCalls):
-    """simCount, simWatch and simProbe."""
+    """simCount, simWatch, simTraceWrites, simOnLaunch and simProbe."""
 
     _counts: list[Count]
-    _watches: list[StoreWatch]
+    _watches: list[Watch]
+    _listeners: list[LaunchListener]
     _probes: list[Probe]
 
     def simCount(self, context: Handle | None = None, *, together: bool = False) -> Count:
@@ -77,17 +83,63 @@ class ObservingCalls(OccupancyCalls):
 
     def simWatch(self, address: int, size: int) -> StoreWatch:
         """Begin to watch for stores of kernels to ``size`` bytes of global memory at ``address``, until
-        ``simEndWatch``."""
-        with self._lock.raw, self._lock:
-            watch = StoreWatch(address, size)
-            self._watches.append(watch)
-            return watch
+        ``simEndWatch``. The watch's ``store`` is the last one, or None."""
+        watch = StoreWatch(address, size)
+        self.simBeginWatch(watch)
+        return watch
 
-    def simEndWatch(self, watch: StoreWatch) -> KernelReport | None:
-        """End a watch. Returns the last store to the watched bytes, or None if nothing was stored there."""
+    def simBeginWatch(self, watch: Watch) -> None:
+        """Notify a watch of writes by the work that runs from now on, until ``simEndWatch``."""
         with self._lock.raw, self._lock:
-            self._watches.remove(watch)
-            return watch.store
+            self._watches.append(watch)
+
+    def simEndWatch(self, watch: Watch) -> None:
+        """End a watch. It may have ended already."""
+        with self._lock.raw, self._lock:
+            if watch in self._watches:
+                self._watches.remove(watch)
+
+    def simTraceWrites(self, elements: Elements, limit: int, trace: Probe | None = None) -> WriteLog:
+        """Begin to record the writes to elements of an array by the work that runs from now on, until ``simEndTrace``,
+        at most ``limit`` writes of one element each. ``trace``: a SourceTrace, for the sources of stored values. Raises
+        ValueError unless one live allocation contains the elements."""
+        with self._lock.raw, self._lock:
+            try:
+                allocation = self._space.covering(elements.low, max(elements.high - elements.low, 1))
+            except MemoryFault as fault:
+                raise ValueError(str(fault)) from None
+            log = WriteLog(elements, allocation, limit, trace)
+            self._watches.append(log)
+            if trace is not None:
+                self._probes.append(trace)
+            return log
+
+    def simEndTrace(self, log: WriteLog) -> None:
+        """End the recording of writes. It may have ended already."""
+        with self._lock.raw, self._lock:
+            log.written()
+            self.simEndWatch(log)
+            if log.trace in self._probes:
+                self._probes.remove(log.trace)
+
+    def simAllocation(self, address: int) -> tuple[int, int] | None:
+        """The start and the end of the allocation that contains an address, which may have been freed; None if there is
+        none."""
+        with self._lock.raw, self._lock:
+            found = self._space.find(address)
+            inside = found is not None and found.address <= address < found.end
+            return (found.address, found.end) if found is not None and inside else None
+
+    def simOnLaunch(self, listener: LaunchListener) -> None:
+        """Call a function when a launch is queued or captured, until ``simEndOnLaunch``."""
+        with self._lock.raw, self._lock:
+            self._listeners.append(listener)
+
+    def simEndOnLaunch(self, listener: LaunchListener) -> None:
+        """End calling a function. It may have ended already."""
+        with self._lock.raw, self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
 
     def simProbe(self, probe: Probe) -> None:
         """Let a probe follow the launches that start from now on, until ``simEndProbe``."""

@@ -15,7 +15,7 @@ from cudakit.sim.lockstep.heap import Heap
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.memory import AddressSpace, round_up
 from cudakit.sim.lockstep.probes import Probe
-from cudakit.sim.lockstep.report import Index3, SourcePlace
+from cudakit.sim.lockstep.report import Index3, Origin, SourcePlace
 from cudakit.sim.lockstep.sites import Site, Sites
 from cudakit.sim.lockstep.traffic import Tally
 from cudakit.sim.ptx.ir import Instruction
@@ -100,6 +100,8 @@ class KernelRun:
         self.block_counts: list[list[int] | None] = [None] * len(sites.sizes)
         self.block_sizes = sites.sizes
         self.clock = Clock()
+        # the line that launched it, if it is known
+        self.launched: Origin | None = None
         # the objects that follow its instructions (probes.py)
         self.probes: tuple[Probe, ...] = ()
         # the origins of undefined values (undefined.py)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cudakit.sim.checks.footprints import Footprints
 from cudakit.sim.checks.guard import Guard, LaunchGuard, wanted
-from cudakit.sim.checks.watches import StoreWatch
+from cudakit.sim.checks.watches import Watch
 from cudakit.sim.chips.properties import Chip
 from cudakit.sim.lockstep.control import LaneScheduler
 from cudakit.sim.lockstep.counters import Counters
@@ -28,7 +28,7 @@ from cudakit.sim.lockstep.memory import RESERVED_BYTES, AddressSpace, round_up
 from cudakit.sim.lockstep.probes import Probe
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.register_pool import registers_at_launch
-from cudakit.sim.lockstep.report import Index3
+from cudakit.sim.lockstep.report import Index3, Origin
 from cudakit.sim.lockstep.run import KernelRun, RunConfig, RunServices
 from cudakit.sim.machine.collect import collect
 from cudakit.sim.machine.engine import Restart, engine_of, mode
@@ -69,10 +69,11 @@ def launch(
     stack_limit: int | None = None,
     heap: Heap | None = None,
     prints: Footprints | None = None,
-    watches: Sequence[StoreWatch] = (),
+    watches: Sequence[Watch] = (),
     step_limit: int | None = None,
     draw: int | None = None,
     probes: Sequence[Probe] = (),
+    launched: Origin | None = None,
 ) -> Counters:
     """Run a kernel. ``shared`` is the dynamic shared memory in bytes, ``params`` one value per parameter.
 
@@ -83,10 +84,11 @@ def launch(
     always checked.
     ``counters=False`` does not count memory traffic. ``stack_limit`` is the local memory of a thread whose calls
     recurse, in bytes. ``heap`` serves malloc. ``prints`` records which bytes of some allocations are read and written;
-    it requires "race" or "init" in ``checks``. Each of ``watches`` records the last store to its bytes.
+    it requires "race" or "init" in ``checks``. Each of ``watches`` is notified of writes to global memory.
     ``step_limit`` is the most loop iterations of the blocks that run together; by default it follows from the launch
     (limits.py). ``draw`` is the seed of the moments at which asynchronous copies complete; by default they complete as
     late as allowed. ``probes`` may follow the launch instruction by instruction; the interpreter runs it then.
+    ``launched`` is the line that launched it, for probes.
 
     Raises KernelFault if the kernel is stopped, ValueError if the launch is invalid, NotSimulated if the kernel needs
     PTX that is not simulated. The caller checks the limits of the device and the types of parameters.
@@ -106,6 +108,7 @@ def launch(
         program.prepare()
     with _grid_barrier(space, cooperative) as environment:
         run = KernelRun(config, services, function.module.sites, environment)
+        run.launched = launched
         run.probes = tuple(probe for probe in probes if probe.begin(function, run))
         if run.probes:
             with _followed(function, run):
@@ -185,7 +188,7 @@ def _interpret(
     run: KernelRun,
     together: int,
     prints: Footprints | None,
-    watches: Sequence[StoreWatch],
+    watches: Sequence[Watch],
     restart: Restart | None,
 ) -> bool:
     """Run all blocks, ``together`` at a time. Returns False if the launch must start again in machine code."""
@@ -211,7 +214,7 @@ def _run_batch(program: Program, run: KernelRun, first: int, count: int, guard: 
     batch.guard = checks
     LaneScheduler(batch, program, run.config.blocks - first - count).loop()
     # break the cycles, so that shared memory and shadow tables are freed with the batch
-    batch.warpgroups = batch.asynchrony = None
+    batch.warpgroups = batch.asynchrony = batch.scheduler = None
     if checks is not None:
         batch.guard = None
         checks.end()

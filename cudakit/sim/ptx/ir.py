@@ -241,7 +241,7 @@ class PtxFunction:
 
 @dataclass(slots=True)
 class PtxModule:
-    """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory. ``sections`` are
+    """A parsed PTX module. ``debug``: compiled for a debugger (-G), with all variables in local memory. ``sections``:
     the texts of its sections of debug information (DWARF as lists of numbers and labels), by name."""
 
     version: str

@@ -69,6 +69,7 @@ _CHIPS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 # the last minor version of each major version
 _VERSIONS = {1: 5, 2: 3, 3: 2, 4: 3, 5: 1, 6: 5, 7: 8, 8: 8, 9: 5}
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+(\d+)[ \t]+"([^"\n]*)"', re.MULTILINE)
+_ESCAPE = re.compile(rb"\\(\\|[0-7]{3})")
 _STRING = re.compile(r"^[ \t]*([\w$]+):|^[ \t]*\.b8[ \t]+([\d, \t]+)", re.MULTILINE)
 
 
@@ -85,7 +86,13 @@ def parse(text: str) -> PtxModule:
 
 def source_files(text: str) -> dict[int, str]:
     """The source files of PTX text, listed after its functions; works for text that cannot be parsed too."""
-    return {int(number): name.replace("\\\\", "\\") for number, name in _FILE.findall(text)}
+    return {int(number): _file_name(name) for number, name in _FILE.findall(text)}
+
+
+def _file_name(text: str) -> str:
+    """A file's name in PTX, where bytes that are not ASCII are escapes such as \\303, and backslashes are doubled."""
+    data = _ESCAPE.sub(lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 8) & 255]), text.encode())
+    return data.decode("utf-8", "replace")
 
 
 class _PtxParser:
@@ -177,7 +184,7 @@ class _PtxParser:
         if number in files:
             tokens.position -= 1
             raise tokens.error(f"the file {number} is declared twice")
-        files[number] = tokens.text_literal().replace("\\\\", "\\")
+        files[number] = _file_name(tokens.text_literal())
         for _ in range(2):
             # time of modification and size
             if tokens.accept(","):
