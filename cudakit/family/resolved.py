@@ -20,6 +20,7 @@ from cudakit.family import kernels
 from cudakit.family.declaration import Slot, TensorMapSlot, Variant, scratch_bytes
 from cudakit.family.ladder import Ladder
 from cudakit.family.scalars import MarkedFloat, MarkedInt, Scalar, mark, unmarked
+from cudakit.launch.following import Layout
 from cudakit.launch.patchable import PatchableLaunch
 from cudakit.memory import layout, makers
 from cudakit.memory.array import DeviceArray
@@ -104,6 +105,7 @@ class ResolvedCall:
         self.launches: list[PatchableLaunch] = []
         self.slots: list[tuple[tuple[int, int, int], ...]] = []
         self.maps: list[tuple[AddressedMap, ...]] = []
+        self._layouts: list[list[Layout | None]] = []  # per launch and parameter, for recordings
         self._range = family.range(variant)
         self.attention: Any = ()
         self.guard: Any = None  # made by guards.make_guard
@@ -134,7 +136,10 @@ class ResolvedCall:
             actual = kernels.placed(family.name, kernel, values, (*arrays, stand_in), len(inputs), 1)
             launch = kernel.patchable(**each.keywords(list(map(unmarked, actual))))
             slots, maps = [], []
+            layouts: list[Layout | None] = [None] * len(values)
             for index, value in enumerate(values):
+                if isinstance(value, (Slot, TensorMapSlot)):
+                    layouts[index] = _layout(value, arrays, value.place(len(inputs), 1))
                 if isinstance(value, TensorMapSlot):
                     view, role = launch.bytes_of(index), value.place(len(inputs), 1)
                     refusal = kernels.no_map(family.name, kernel, index)
@@ -151,6 +156,7 @@ class ResolvedCall:
                         f"input nor an output of {family.name}: declare it as an input"
                     )
             self.launches.append(launch)
+            self._layouts.append(layouts)
             self.slots.append(tuple(slots))
             self.maps.append(tuple(maps))
         self.attention = self.launches[0].attention if self.launches else ()
@@ -195,14 +201,25 @@ class ResolvedCall:
     def attended(self, handle: Any) -> None:
         """Queue the launches within an NVTX range, and make the context current if there are several devices."""
         with self._range:
-            for launch in self.launches:
-                send = launch.attended(launch.send)
+            for launch, layouts in zip(self.launches, self._layouts, strict=True):
+                send = launch.attended(launch.send, layouts)
                 result = send(handle, launch.address, 0)
                 if result[0]:
                     launch.again(send, handle, result[0])
 
 
 _NOWHERE = 1 << 40
+
+
+def _layout(slot: Slot | TensorMapSlot, arrays: Sequence[DeviceArray], role: int) -> Layout | None:
+    """Return the layout of the array of a slot; None for scratch memory, and for parts or other elements of an array.
+    role: the array's index."""
+    if slot.offset or role >= len(arrays):
+        return None
+    array = arrays[role]
+    if isinstance(slot, Slot) and slot.elements not in ("", array.dtype.name):
+        return None
+    return Layout(array.shape, array.strides, array.dtype.name)
 
 
 def _apart(inputs: Sequence[DeviceArray], output: DeviceArray) -> tuple[tuple[int, int, int], ...]:

@@ -14,6 +14,7 @@ from cudakit.driver.stream import Stream
 from cudakit.driver.stream_set import StreamSet
 from cudakit.errors import Closed, GraphError
 from cudakit.graph.nodes import Node, NodeReader, dimensions, listing
+from cudakit.launch import following
 from cudakit.launch.image import Image
 from cudakit.launch.kernel import Prepared
 from cudakit.launch.strides import unwrapped
@@ -183,6 +184,8 @@ class Executable:
             raise self._closed()
         context.make_current()
         if nvtx.listeners:
+            for follower in following.followers:
+                follower.graph(context)
             with nvtx.range("launch graph"):
                 result = self._send(stream.handle)
         else:

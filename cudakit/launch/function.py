@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
 from collections.abc import Callable
@@ -11,11 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudakit import nvtx
+from cudakit.compile import options
 from cudakit.compile.compiler import Resources
 from cudakit.driver.context import Context
 from cudakit.errors import Closed, LaunchError
+from cudakit.launch import following
 from cudakit.launch.image import Image
 
+# -G makes kernels use more registers: under a debugger, blocks of all sizes fit nevertheless
+_FITTING_REGISTERS = 64
 Dim = tuple[int, int, int]
 
 _PORTABLE_CLUSTER = 8  # blocks per cluster that every chip with clusters supports
@@ -118,7 +121,8 @@ class Function:
             # A lazily loaded function has no parameter info before it is loaded.
             context.call("cuFuncLoad", self.handle)
         if context.kind == "sim" and resources is not None:
-            context.driver.simSetResources(self.handle, registers=resources.registers, local_bytes=resources.stack)
+            registers = min(resources.registers, _FITTING_REGISTERS) if options.debug_code else resources.registers
+            context.driver.simSetResources(self.handle, registers=registers, local_bytes=resources.stack)
         self.registers = self._attribute("NUM_REGS") if resources is None else resources.registers
         self.static_shared = self._attribute("SHARED_SIZE_BYTES")
         self.local_bytes = self._attribute("LOCAL_SIZE_BYTES")
@@ -283,7 +287,11 @@ class Function:
 
     def sender(self, config: LaunchConfig) -> Callable[..., Any]:
         """Return cuLaunchKernel with all but its last three arguments bound: stream, parameters and extra."""
-        return functools.partial(self.context.driver.cuLaunchKernel, self.handle, *config)
+        return following.sender(self.context.driver.cuLaunchKernel, self.handle, config)
+
+    def extended_sender(self, extended: Any) -> Callable[..., Any]:
+        """Return cuLaunchKernelEx likewise, with a CUlaunchConfig whose stream is not set yet."""
+        return following.extended_sender(self.context.driver.cuLaunchKernelEx, self.handle, extended)
 
     def extended_config(self, config: LaunchConfig, options: LaunchOptions) -> Any:
         """Return a CUlaunchConfig, without its stream. Raises LaunchError for a wrong option."""

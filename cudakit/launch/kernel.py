@@ -9,6 +9,7 @@ from cudakit import nvtx
 from cudakit.compile.compiler import Resources
 from cudakit.driver.stream import Stream, foreign_handle
 from cudakit.errors import Closed, DeviceMismatch, LaunchError
+from cudakit.launch import following
 from cudakit.launch.cxx import Type
 from cudakit.launch.function import Function, LaunchConfig, LaunchOptions
 from cudakit.launch.image import Image
@@ -134,11 +135,13 @@ class Kernel(Function):
             if isinstance(value, DeviceArray):
                 value.allocation.uses.add(stream)
         if plain:
+            self.context.make_current()
+            send = following.followed(self.context, self.sender(config), args)
             with self._launching:
-                self.context.call("cuLaunchKernel", self.handle, *config, stream.handle, plan.pointers, 0)
+                self.context.check("cuLaunchKernel", send(stream.handle, plan.pointers, 0))
             plans.last_launch = plan.launch
         else:
-            self.send_extended(self.extended_config(config, options), stream, plan.pointers)
+            self.send_extended(self.extended_config(config, options), stream, plan.pointers, args)
 
     def prepare(
         self,
@@ -192,13 +195,7 @@ class Kernel(Function):
         config, extended, args = self._checked_launch(grid, block, shared, args, options)
         if extended is None:
             return PatchableLaunch(self.target, "cuLaunchKernel", self.sender(config), args)
-        driver_launch, handle = self.context.driver.cuLaunchKernelEx, self.handle
-
-        def send(stream: Any, pointers: int, extra: int) -> Any:
-            extended.hStream = stream
-            return driver_launch(extended, handle, pointers, extra)
-
-        return PatchableLaunch(self.target, "cuLaunchKernelEx", send, args)
+        return PatchableLaunch(self.target, "cuLaunchKernelEx", self.extended_sender(extended), args)
 
     def _checked_launch(
         self, grid: Any, block: Any, shared: Any, args: Any, options: LaunchOptions
@@ -210,11 +207,12 @@ class Kernel(Function):
         extended = None if options.plain else self.extended_config(config, options)
         return config, extended, args
 
-    def send_extended(self, extended: Any, stream: Stream, pointers: int) -> None:
-        """Queue a launch with a CUlaunchConfig whose stream is not set yet."""
+    def send_extended(self, extended: Any, stream: Stream, pointers: int, args: Arguments) -> None:
+        """Queue a launch with a CUlaunchConfig whose stream is not set yet. args: the arguments at `pointers`."""
+        self.context.make_current()
+        send = following.followed(self.context, self.extended_sender(extended), args)
         with self.lock, self._launching:
-            extended.hStream = stream.handle
-            self.context.call("cuLaunchKernelEx", extended, self.handle, pointers, 0)
+            self.context.check("cuLaunchKernelEx", send(stream.handle, pointers, 0))
 
     def checked_stream(self, stream: Any) -> Stream:
         """Return `stream` as a Stream of this kernel's device. Raises LaunchError or Closed."""
@@ -300,4 +298,4 @@ class Prepared:
         return accepted
 
     def _launch_extended(self, stream: Any) -> None:
-        self.kernel.send_extended(self._extended, self._accept(stream), self.pointers)
+        self.kernel.send_extended(self._extended, self._accept(stream), self.pointers, self.arguments)

@@ -18,8 +18,8 @@ class PatchableLaunch:
 
     words: the arguments' bytes in words of 8, in which pointers are replaced: `words[place(i)] = address`.
     send(stream handle, address, 0): cuLaunchKernel. again(send, stream handle, code): call it if send returned an error
-    code. attended(send): makes the context current and returns `send` in an NVTX range; needed if `attention` is not
-    empty.
+    code. attended(send, arguments): makes the context current and returns `send` in an NVTX range, recorded if there is
+    a recording; needed if `attention` is not empty. arguments: as for `following.Follower.follow`.
     retired: not empty after the module was closed.
     """
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cudakit import nvtx
 from cudakit.driver.context import Context
 from cudakit.driver.stream import Stream
+from cudakit.launch import following
 from cudakit.launch.buffer import ArgumentBuffer
 from cudakit.launch.function import exact
 from cudakit.launch.plan_source import launch_source, library_of, prepared_source
@@ -119,9 +120,11 @@ def sending(target: Target, pointers: int, routine: str = "cuLaunchKernel") -> d
     context = target.context
     launching = nvtx.range(f"launch {target.name}")
 
-    def attended(send: Callable[..., Any]) -> Callable[..., Any]:
-        """Make the context current; return `send`, in an NVTX range if there is a listener."""
+    def attended(send: Callable[..., Any], arguments: Sequence[Any] | None = None) -> Callable[..., Any]:
+        """Make the context current; return `send`, recorded if there is a recording, in an NVTX range if there is a
+        listener. arguments: the launch's, if known."""
         context.make_current()  # before the range starts: a launch in the wrong context would be sent twice within it
+        send = following.followed(context, send, arguments)
         if not nvtx.listeners:
             return send
 
@@ -175,6 +178,7 @@ def make_prepared(
         **{f"alloc{index}": allocation for index, allocation in enumerate(allocations)},
         "last_stream": target,  # no stream yet
         "accept": accept,
+        "args": arguments,
         "prepared_send": send,
         "kept": (plan, arguments),  # keeps alive the memory that the packed bytes point to
     }

@@ -22,7 +22,7 @@ from cudakit.memory.tensor_map import TensorMap
 # `send_again` repeats it in the right one. A closed device has retired its modules. The test for several devices also
 # covers NVTX listeners, so that a launch without listeners costs no more.
 _SEND = """\
-    if attention: send = attended(send)
+    if attention: send = attended(send, args)
     result = send(stream.handle, pointers, 0)
     if result[0]: send_again(send, stream.handle, result[0])
 """
@@ -141,7 +141,7 @@ def launch_source(converters: Sequence[Converter], arguments: tuple[Any, ...]) -
                     last = arg0.tag, arg1.tag, arg2, arg3, stream.tag, grid, block, shared, send
             except Unfit:
                 return False
-            if attention: send = attended(send)
+            if attention: send = attended(send, args)
             result = send(stream.handle, pointers, 0)
             if result[0]: send_again(send, stream.handle, result[0])
             return True

@@ -158,14 +158,40 @@ class Encoding:
 
     def at(self, address: int) -> bytes:
         """Return the 128 bytes of the map for a tensor at `address`. Raises ValueError if it breaks a rule."""
-        wrong = rules.mistake(self.described(address))
+        described = self.described(address)
+        wrong = rules.mistake(described)
         if wrong is not None:
             raise ValueError(_explained(*wrong, self._steps))
         if self._arguments is None:
             self._arguments = _arguments(*self._fields, *self._modes)
-        kind, rank = cu.CUtensorMapDataType(self._kind), len(self._steps)
-        made = self._context.call("cuTensorMapEncodeTiled", kind, rank, address, *self._arguments)
-        return ctypes.string_at(made.getPtr(), SIZE)
+        data = _encoded(self._context, described, self._arguments)
+        if len(_fields) >= _KNOWN:
+            _fields.clear()
+        _fields[data] = described
+        return data
+
+
+#: The fields of the maps encoded last, by their bytes, whose layout is not published on GPUs.
+_fields: dict[bytes, Any] = {}
+_KNOWN = 4096
+
+
+def fields_of(data: bytes) -> Any | None:
+    """Return the fields of a map that was encoded before, from its 128 bytes; None if they are not known."""
+    return _fields.get(data)
+
+
+def encoded(context: Context, described: Any) -> bytes:
+    """Return the 128 bytes of a map with the given fields (`fields_of`, `driver.tensor_maps.described`)."""
+    modes = (described.interleave, described.swizzle, described.promotion, described.fill)
+    sizes = (described.dims, described.strides, described.box, described.element_strides)
+    return _encoded(context, described, _arguments(*sizes, *modes))
+
+
+def _encoded(context: Context, described: Any, arguments: tuple[Any, ...]) -> bytes:
+    kind, rank = cu.CUtensorMapDataType(described.data_type), len(described.dims)
+    made = context.call("cuTensorMapEncodeTiled", kind, rank, described.address, *arguments)
+    return ctypes.string_at(made.getPtr(), SIZE)
 
 
 def _arguments(dims: Shape, strides: Shape, box: Shape, skipped: Shape, *modes: int) -> tuple[Any, ...]:
