@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from cudakit.compile.cache import CacheWarning
     from cudakit.compile.compiler import Compiled, Resources
     from cudakit.debugger.attached import debug
+    from cudakit.debugger.numerics import AccuracyReport, float64_shadow, trap
+    from cudakit.debugger.who import watch_parameter
+    from cudakit.debugger.writes import WriteHistory, trace_writes
     from cudakit.device import Device
     from cudakit.driver.context import Context
     from cudakit.driver.stream import Event, Stream
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from cudakit.launch.strides import strided
     from cudakit.memory.array import DeviceArray
     from cudakit.memory.tensor_map import TensorMap
+    from cudakit.recording.recorder import record
     from cudakit.shipped import ShippedKernels, load
 
 tracebacks.install()
@@ -60,6 +64,9 @@ _HOMES = {
     "compile.compiler": ("Compiled", "Resources"),
     "driver.context": ("Context",),
     "debugger.attached": ("debug",),
+    "debugger.numerics": ("AccuracyReport", "float64_shadow", "trap"),
+    "debugger.who": ("watch_parameter",),
+    "debugger.writes": ("WriteHistory", "trace_writes"),
     "device": ("Device",),
     "errors": (
         "Closed",
@@ -86,6 +93,7 @@ _HOMES = {
     "launch.kernel": ("Kernel", "Prepared"),
     "memory.array": ("DeviceArray",),
     "memory.tensor_map": ("TensorMap",),
+    "recording.recorder": ("record",),
     "launch.module": ("Module", "UnknownName"),
     "launch.strides": ("strided",),
     "shipped": ("ShippedKernels", "load"),
@@ -111,6 +119,7 @@ _MODULES = frozenset(
 )
 
 __all__ = [
+    "AccuracyReport",
     "CacheWarning",
     "Closed",
     "CollectiveTimeout",
@@ -149,14 +158,20 @@ __all__ = [
     "UnseenFault",
     "UnsupportedVariant",
     "Variant",
+    "WriteHistory",
     "__version__",
     "bench",
     "ceil_div",
     "debug",
+    "float64_shadow",
     "load",
+    "record",
     "strided",
+    "trace_writes",
+    "trap",
     "tune",
     "variant",
+    "watch_parameter",
 ]
 
 

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from cudakit import __version__, names
-from cudakit.commands import check, clangd, cli, debugging, files, fuzzing, profile, project, shipping, tuning
+from cudakit.commands import (
+    check,
+    clangd,
+    cli,
+    debugging,
+    files,
+    fuzzing,
+    profile,
+    project,
+    replaying,
+    shipping,
+    tuning,
+)
 from cudakit.errors import Refused
 from cudakit.show import outputs, terminal
 
@@ -132,6 +144,7 @@ COMMANDS = (
     "compile",
     "check",
     "debug",
+    "replay",
     "bench",
     "fuzz",
     "tune",
@@ -170,6 +183,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     sub = command("debug", debugging.HELP, debugging.main)
     debugging.add_arguments(sub)
+
+    sub = command("replay", replaying.HELP, replaying.main)
+    replaying.add_arguments(sub)
 
     sub = command("bench", "Checks and measures every variant of a family, next to its ceiling and its peers.", bench)
     sub.add_argument("family", nargs="*", help=f"{cli.FAMILIES}; with --against, by default all of OLD.json")

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cudakit.commands import cli
-from cudakit.debugger import attached
+from cudakit.debugger import attached, dap, dap_server
 from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.console import Console, Quit
+from cudakit.debugger.numerics import float64_shadow, trap
 from cudakit.debugger.syntax import ExpressionError, parse
 from cudakit.debugger.texts import parse_index
+from cudakit.debugger.who import watch_parameter
 from cudakit.errors import CudakitError, Refused
 from cudakit.show import terminal
 
@@ -29,8 +31,13 @@ and registers only. The commands have the names of cuda-gdb's, and `help` lists 
     cudakit debug train.py --on-report -- --epochs 1
     cudakit debug train.py -ex "break softmax.cu:31" -ex run -ex "print sum @ warp" -ex quit
 
-Arguments after -- are the script's own. Without --break and --on-report it asks for commands before the script starts. Commands of -ex come first, then those
-of the terminal. The script ends at `quit` or at the end of the input.
+--who reports every write to an element of a kernel's array, by the name of the parameter, and the values that the
+written value was computed from:
+
+    cudakit debug train.py --who "out[12,7]"
+
+Arguments after -- are the script's own. Without --break, --on-report and --who it asks for commands before the script
+starts. Commands of -ex come first, then those of the terminal. The script ends at `quit` or at the end of the input.
 
 Exit status: 0 if the script ran to its end or was quit at a stop; 1 if it failed, or if a breakpoint of --break stopped
 nothing; 2 if the request was wrong."""
@@ -50,24 +57,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--if", dest="condition", default="", metavar="CONDITION", help="a C++ expression for --break")
     parser.add_argument("--block", metavar="X,Y,Z", help="stop only threads of this block at --break")
     parser.add_argument("--thread", metavar="X,Y,Z", help="stop only this thread of a block at --break")
+    parser.add_argument(
+        "--who",
+        action="append",
+        default=[],
+        metavar="ELEMENT",
+        help='report every write to an element of an array, such as "out[12,7]", and what it was computed from',
+    )
+    parser.add_argument(
+        "--trap",
+        type=cli.parse_names,
+        metavar="KIND,...",
+        help="stop at the first instruction that makes a wrong number from correct operands: nan, inf, overflow, "
+        "denormal, division",
+    )
+    parser.add_argument(
+        "--compare",
+        choices=["float64"],
+        help="run kernels next to a shadow of themselves in float64, and report the lines that lose accuracy",
+    )
     parser.add_argument("--on-report", action="store_true", help="stop at the fault that the simulated device reports")
     parser.add_argument("--lines", action="store_true", help="keep kernels optimised: lines and registers only")
     parser.add_argument("-ex", dest="commands", action="append", default=[], metavar="COMMAND", help="a command to run")
     parser.add_argument("--arch", default="sm_90a", help="the architecture of the simulated device (default: sm_90a)")
+    parser.add_argument(
+        "--dap", action="store_true", help="serve an editor: the Debug Adapter Protocol over stdin and stdout"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="the same on a TCP port of this machine; 0: a free one")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
+    if arguments.dap or arguments.port is not None:
+        return _serve(arguments)
     script = _script(arguments.script)
     console = Console(arguments.commands)
     console.session.on_report = arguments.on_report
     try:
-        with attached.attached(console, variables=not arguments.lines), _as_main(script, arguments):
+        with attached.attached(console, variables=_with_variables(arguments)), _as_main(script, arguments):
             for location in arguments.breaks:
                 console.add(_breakpoint(console, location, arguments))
-            if not (arguments.breaks or arguments.on_report):
+            if not (arguments.breaks or arguments.on_report or _follows(arguments)):
                 console.start()
-            ok = _run(script)
+            ok = _followed(script, arguments) == 0
     except Quit:
         return cli.EXIT_OK if console.stops or not arguments.breaks else _unreached(console, arguments.breaks)
     except CudakitError as error:  # of work that the script has left in a queue
@@ -114,22 +146,70 @@ def _as_main(script: str, arguments: argparse.Namespace) -> Iterator[None]:
             os.environ["CUDAKIT_DEVICE"] = device
 
 
-def _run(script: str) -> bool:
-    """Run the script; returns whether it succeeded."""
+def _serve(arguments: argparse.Namespace) -> int:
+    """Serve an editor, whose launch request names the script; returns the exit status."""
+    if arguments.script is not None or arguments.breaks or arguments.commands:
+        raise Refused("--dap takes no script and no commands: the editor sends them")
+    if arguments.port is not None:
+        try:
+            dap_server.serve_port(arguments.port)
+        except (OSError, OverflowError) as error:
+            raise Refused(f"cannot listen on port {arguments.port}: {error}") from None
+        return cli.EXIT_OK
+
+    def run(launch: dap.Launch) -> int:
+        given = argparse.Namespace(arch=launch.arch, arguments=launch.arguments)
+        with _as_main(launch.program, given):
+            return _run(launch.program)
+
+    return dap.serve(run, arguments.arch)
+
+
+def _follows(arguments: argparse.Namespace) -> bool:
+    """Whether the values of kernels are followed."""
+    return bool(arguments.who or arguments.trap or arguments.compare)
+
+
+def _with_variables(arguments: argparse.Namespace) -> bool:
+    """Whether kernels are compiled with -G: not if only their values are followed, which depends on the code."""
+    stops = arguments.breaks or arguments.on_report or arguments.commands or not _follows(arguments)
+    return bool(stops) and not arguments.lines
+
+
+def _followed(script: str, arguments: argparse.Namespace) -> int:
+    """Run the script, with the traps, the shadow and the write histories that were requested; returns its status."""
+    reports: list[object] = []
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                reports += [stack.enter_context(watch_parameter(text)) for text in arguments.who]
+                reports += [stack.enter_context(float64_shadow())] if arguments.compare else []
+                if arguments.trap:
+                    stack.enter_context(trap(*arguments.trap))
+            except ValueError as error:
+                raise Refused(str(error)) from None
+            return _run(script)
+    finally:
+        for report in reports:
+            print(report, flush=True)
+
+
+def _run(script: str) -> int:
+    """Run the script; returns its exit status."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:
         if ended.code in (None, 0):
-            return True
+            return 0
         _complain(f"the script ended with status {ended.code}")
-        return False
+        return ended.code if isinstance(ended.code, int) else 1
     except CudakitError as error:
         _complain(str(error))
-        return False
+        return 1
     except Exception:
         traceback.print_exc()
-        return False
-    return True
+        return 1
+    return 0
 
 
 def _complain(text: str) -> None:

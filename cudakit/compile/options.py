@@ -7,8 +7,8 @@ import os
 import re
 from collections.abc import Sequence
 
-# whether sources are compiled without optimisation and with variables (-G) instead of with line numbers only: a debugger
-# sets it for its process
+# whether sources are compiled without optimisation and with variables (-G), not with line numbers only; a debugger sets
+# it for its process
 debug_code = False
 
 _FOLDER = re.compile(r"(?:-I|--include-path=)=?(.*)", re.DOTALL)

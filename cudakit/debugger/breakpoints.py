@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,7 @@ class Breakpoint:
         ignore: The number of stops that are skipped.
         hits: How often threads have stopped at it.
         found: Per module, the entries at which it stops.
+        instead: Called with the Stop instead of stopping the threads.
     """
 
     number: int
@@ -45,6 +48,7 @@ class Breakpoint:
     found: dict[int, list[Entry]] = field(default_factory=dict)
     line: int = 0
     file: str = ""
+    instead: Callable[[Any], None] | None = None
     _nodes: dict[tuple[int, str], Node] = field(default_factory=dict)
 
     def entries(self, code: Code) -> list[Entry]:

@@ -94,8 +94,12 @@ class Code:
     # ---- files and lines ----
 
     def files(self, name: str) -> list[int]:
-        """The numbers of the source files that a user's file name means: the whole path, or its last parts."""
+        """The numbers of the source files that a user's file name means: the whole path, also by way of symbolic links,
+        or its last parts."""
         wanted = os.path.normpath(name)
+        if os.path.isabs(wanted):
+            real = os.path.realpath(wanted)
+            return [n for n, file in self.sources.files.items() if os.path.realpath(file) == real]
         tail = os.sep + wanted
         return [n for n, file in self.sources.files.items() if os.path.normpath(file) == wanted or file.endswith(tail)]
 

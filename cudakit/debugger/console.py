@@ -13,6 +13,7 @@ import numpy as np
 from cudakit import names
 from cudakit.debugger import texts, types
 from cudakit.debugger.breakpoints import Breakpoint
+from cudakit.debugger.code import Code
 from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state_commands import StateCommands
 from cudakit.debugger.syntax import ExpressionError, parse
@@ -47,7 +48,7 @@ class Console:
         self.state = StateCommands(self.session, self._write, self.values.displays)
         self.stops = 0
         self._last = ""
-        self._running = False
+        self.running = False
         self._shown: tuple[int, str] | None = None
         listed = [*self._commands(), *self.values.commands(), *self.state.commands()]
         self.commands = {name: one for one in listed for name in one.names}
@@ -68,10 +69,13 @@ class Console:
     def note(self, text: str) -> None:
         self._write(text)
 
+    def loaded(self, code: Code) -> None:
+        pass
+
     def start(self) -> None:
         """Run commands before the script starts, until `run`."""
         self.loop()
-        self._running = True
+        self.running = True
 
     def loop(self) -> None:
         """Run commands until one of them continues the kernel or the script. Raises Quit at the end of the input."""
@@ -142,7 +146,7 @@ class Console:
     # ---- running ----
 
     def _run(self, text: str) -> bool:
-        if self._running:
+        if self.running:
             raise ExpressionError("the script runs already; use continue, or quit and start again")
         return True
 

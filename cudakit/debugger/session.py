@@ -32,7 +32,7 @@ class Stop:
     """Why threads have stopped, and where. `lanes` are the positions of the threads in their fragment to which the
     reason applies; the first one comes into focus."""
 
-    reason: str  # "breakpoint", "step", "finish", "watchpoint", "report", "launch"
+    reason: str  # "breakpoint", "step", "finish", "watchpoint", "report", "launch", "pause"
     place: Place
     lanes: Any
     breakpoint: Breakpoint | None = None
@@ -51,6 +51,9 @@ class Frontend(Protocol):
 
     def note(self, text: str) -> None:
         """Show a line about the session."""
+
+    def loaded(self, code: Code) -> None:
+        """The code of a module has been loaded, and the breakpoints in it are set."""
 
 
 @dataclass
@@ -84,12 +87,14 @@ class Session:
         on_report: Stop at the fault when the simulated device reports one.
         stop_at_launch: Stop before the first statement of the next kernel.
         stop_at_every_launch: The same for each kernel.
+        pausing: Stop at the next statement of a kernel that is followed. Another thread may set it.
     """
 
     frontend: Frontend
     on_report: bool = False
     stop_at_launch: bool = False
     stop_at_every_launch: bool = False
+    pausing: bool = False
     breakpoints: list[Breakpoint] = field(default_factory=list)
     watchpoints: list[Watchpoint] = field(default_factory=list)
     stepping: Stepping | None = None
@@ -114,11 +119,13 @@ class Session:
             for one in self.breakpoints:
                 one.entries(code)
             self._arm()
+            self.frontend.loaded(code)
         reached = {program.name for program in function.reachable}
         stops = any(
             entry.program.name in reached for one in self.breakpoints if one.enabled for entry in one.entries(code)
         )
         follows = stops or self.stop_at_launch or self.stop_at_every_launch or self.on_report or bool(self.watchpoints)
+        follows = follows or self.pausing
         if follows:
             self.kernel, self.run = function, run
             self._last = None
@@ -164,7 +171,10 @@ class Session:
         place = Place(f, instruction)
         if self.watchpoints:
             self._check_watchpoints(place)
-        if self.stop_at_launch and spot.entry is not None and not spot.entry.prologue:
+        if self.pausing and spot.entry is not None and not spot.entry.prologue:
+            self.pausing = False
+            self._stop(Stop("pause", place, np.arange(f.lanes.count)))
+        elif self.stop_at_launch and spot.entry is not None and not spot.entry.prologue:
             self.stop_at_launch = False
             self._stop(Stop("launch", place, np.arange(f.lanes.count)))
         elif not self._stopped_at_breakpoint(spot, place):
@@ -190,7 +200,11 @@ class Session:
             if one.temporary:
                 self.breakpoints.remove(one)
                 self._arm()
-            self._stop(Stop("breakpoint", place, np.flatnonzero(mask), breakpoint=one, error=error))
+            stop = Stop("breakpoint", place, np.flatnonzero(mask), breakpoint=one, error=error)
+            if one.instead is not None and not error:
+                one.instead(stop)
+                continue
+            self._stop(stop)
             return True
         return False
 
@@ -305,16 +319,18 @@ class Session:
         return found
 
     def _arm(self) -> None:
-        self._armed.clear()
+        # replaced as a whole: another thread may set breakpoints while a kernel runs
+        armed: dict[int, list[Breakpoint]] = {}
         for one in self.breakpoints:
             for code in self.codes:
                 for entry in one.entries(code):
-                    self._armed.setdefault(id(entry.instruction), []).append(one)
+                    armed.setdefault(id(entry.instruction), []).append(one)
+        self._armed = armed
 
     @property
     def busy(self) -> bool:
         """Whether each instruction must be looked at, not only those with breakpoints."""
-        return self.stepping is not None or bool(self.watchpoints) or self.stop_at_launch
+        return self.stepping is not None or bool(self.watchpoints) or self.stop_at_launch or self.pausing
 
     # ---- the stopped kernel ----
 

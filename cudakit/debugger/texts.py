@@ -187,7 +187,7 @@ def _returned(view: View, stop: Stop) -> list[str]:
 # ---- threads ----
 
 
-def _ranges(lanes: Array) -> list[Array]:
+def ranges(lanes: Array) -> list[Array]:
     """Lanes as ranges without gaps; as one range with gaps if they would be many."""
     parts = np.split(lanes, np.flatnonzero(np.diff(lanes) != 1) + 1)
     return parts if len(parts) <= _MOST_RANGES else [lanes]
@@ -201,7 +201,7 @@ def thread_table(session: Session) -> list[str]:
         batch, lanes = place.f.batch, place.f.lanes.lanes
         code = session.code(place.f)
         file, line = location(code, place.instruction)
-        for part in _ranges(lanes):
+        for part in ranges(lanes):
             first, last = int(part[0]), int(part[-1])
             (block_a, thread_a), (block_b, thread_b) = thread_of(batch, first), thread_of(batch, last)
             here = focus is not None and focus.batch is batch and focus.lane in part
@@ -328,7 +328,9 @@ def _shared_symbols(view: View) -> Iterator[tuple[str, str, int]]:
         for name, variable in variables.items():
             symbol = next((place.symbol for _, place in variable.places if isinstance(place, InMemory)), name)
             if symbol in config.shared_symbols:
-                yield name, symbol, variable.type.size or config.dynamic_shared
+                size = variable.type.size or config.dynamic_shared
+                if size:
+                    yield name, symbol, size
 
 
 def _stored(batch: Batch, block: int, name: str, start: int, size: int, table: Any, guard: Any) -> Iterator[str]:
