@@ -124,14 +124,16 @@ def build_mma_async(c: Emitter, instruction: Instruction) -> list[str]:
         c.source(scale, "pred"),
         f"({', '.join(c.source(r, kind) for r in sums)},)",
     )
-    return c.store_all(sums, [kind] * len(sums), f"{c.bind(Issue(form))}(f, {', '.join(values)})")
+    return c.store_all(sums, [kind] * len(sums), f"{c.bind(Issue(form, c.module.debug))}(f, {', '.join(values)})")
 
 
 class Issue:
-    """Issues a product; returns the accumulators, which keep their values until it is complete."""
+    """Issues a product; returns the accumulators, which keep their values until it is complete. ``serialised``: it is
+    complete at once, as ptxas makes it in code that moves accumulators to memory (-G)."""
 
-    def __init__(self, form: ProductForm) -> None:
+    def __init__(self, form: ProductForm, serialised: bool) -> None:
         self.form = form
+        self.serialised = serialised
 
     def __call__(
         self, f: Fragment, a: tuple[Array, ...], a_bits: Array | None, b_bits: Array, scale: Array, c: tuple[Array, ...]
@@ -149,7 +151,11 @@ class Issue:
         if a_bits is not None:
             check_extent(f, product, "A", bits[0], 64)
         check_extent(f, product, "B", bits[1], form.n)
-        state.issue(f, product, (a_bits, b_bits, scale))
+        state.issue(f, product, None if self.serialised else (a_bits, b_bits, scale))
+        if self.serialised:
+            state.commit(lanes)
+            state.wait(f, 0)
+            return tuple(f.regs[slot] for slot in form.d)
         return c
 
 

@@ -34,6 +34,8 @@ def track_registers(c: Emitter) -> None:
         issue.form.tracked(registers)
     for wait in waits:
         wait.touched = frozenset(slots)
+    if c.module.debug:
+        return  # no product is in flight between two instructions
     for block in program.blocks:
         _add_lines(c, block, registers)
 

@@ -65,9 +65,9 @@ class Warpgroups:
 
     # ---- issue and commit ----
 
-    def issue(self, f: Fragment, product: Product, values: tuple[Array | None, ...]) -> None:
+    def issue(self, f: Fragment, product: Product, values: tuple[Array | None, ...] | None) -> None:
         """Take a new product of the fragment's warps. ``values`` are its operands that must be the same in all lanes of
-        a warpgroup: the descriptors and scale-d."""
+        a warpgroup: the descriptors and scale-d; None: it is not checked."""
         form, lanes = product.form, f.lanes
         table, where = self.table(form.registers), warp_choice(lanes)
         warps = product.warps
@@ -76,7 +76,7 @@ class Warpgroups:
         if before.any():
             product.before = before
             product.earlier = {int(n): self.product(int(n)) for n in np.unique(before // ENTRIES) if n}
-        if self.checks is not None:
+        if self.checks is not None and values is not None:
             self.checks.issue(f, product, values)
         self._begin_reads(f, product)
         first = product.number * ENTRIES + 1

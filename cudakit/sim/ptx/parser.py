@@ -90,7 +90,7 @@ def source_files(text: str) -> dict[int, str]:
 
 
 def _file_name(text: str) -> str:
-    """A file's name in PTX, where bytes that are not ASCII are escapes such as \\303, and backslashes are doubled."""
+    """A file's name in PTX, whose bytes that are not ASCII are escapes such as \\303; backslashes are doubled."""
     data = _ESCAPE.sub(lambda match: b"\\" if match[1] == b"\\" else bytes([int(match[1], 8) & 255]), text.encode())
     return data.decode("utf-8", "replace")
 
