@@ -75,7 +75,7 @@ class Write:
         after: The value after; None if it was not recorded.
         kernel: The kernel's name, "" if the host wrote.
         launch: The number of the launch, from 1, since the history began; 0 if the host wrote.
-        launched: The line of Python that launched the kernel, or queued the copy or fill: FILE:LINE.
+        launched: The line of Python that launched the kernel, or queued the copy or fill: `FILE:LINE`.
         device: The device that ran it, "" if there is only one.
         call: The driver's function for a copy or fill, "" for a kernel.
         block, thread: The thread that wrote; of several in one instruction the last one, whose value remains.

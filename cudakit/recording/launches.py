@@ -88,7 +88,7 @@ class RecordedLaunch:
     number: counted from 1. module: the folder of its code in the file. values: the bytes of the arguments in the
     driver's layout, as hexadecimal digits. offsets: the place of each parameter in them. links: the pointers in them.
     stack, heap: the context's limits, in bytes. carveout: the preferred percentage of shared memory, -1 for the
-    driver's choice. launched: FILE:LINE of the launch. refusals: why it cannot be replayed. after: None if it did not
+    driver's choice. launched: `FILE:LINE` of the launch. refusals: why it cannot be replayed. after: None if it did not
     end. error: the failure's text.
     """
 
