@@ -1,26 +1,11 @@
-"""`cudakit debug`: run a script under the debugger, on the simulated device."""
+"""`cudakit debug`: run a script under the debugger, on the simulated device. The run itself is in `debugged`, which is
+imported only for it: it needs the simulated device."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import runpy
-import sys
-import traceback
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from cudakit.commands import cli
-from cudakit.debugger import attached, dap, dap_server
-from cudakit.debugger.breakpoints import Breakpoint
-from cudakit.debugger.console import Console, Quit
-from cudakit.debugger.numerics import float64_shadow, trap
-from cudakit.debugger.syntax import ExpressionError, parse
-from cudakit.debugger.texts import parse_index
-from cudakit.debugger.who import watch_parameter
-from cudakit.errors import CudakitError, Refused
-from cudakit.show import terminal
 
 HELP = """Runs a script under a debugger, on the simulated device: no GPU is needed.
 
@@ -88,144 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
-    if arguments.dap or arguments.port is not None:
-        return _serve(arguments)
-    script = _script(arguments.script)
-    console = Console(arguments.commands)
-    console.session.on_report = arguments.on_report
-    try:
-        with attached.attached(console, variables=_with_variables(arguments)), _as_main(script, arguments):
-            for location in arguments.breaks:
-                console.add(_breakpoint(console, location, arguments))
-            if not (arguments.breaks or arguments.on_report or _follows(arguments)):
-                console.start()
-            ok = _followed(script, arguments) == 0
-    except Quit:
-        return cli.EXIT_OK if console.stops or not arguments.breaks else _unreached(console, arguments.breaks)
-    except CudakitError as error:  # of work that the script has left in a queue
-        _complain(str(error))
-        ok = False
-    missed = _unreached(console, arguments.breaks)
-    return missed if ok else cli.EXIT_FALSE
+    from cudakit.commands import debugged
 
-
-def _script(name: str | None) -> str:
-    if name is None:
-        raise Refused("name the script to run: cudakit debug SCRIPT.py")
-    if not Path(name).is_file():
-        raise Refused(f"there is no script {name!r}")
-    return name
-
-
-def _breakpoint(console: Console, location: str, arguments: argparse.Namespace) -> Breakpoint:
-    try:
-        if arguments.condition:
-            parse(arguments.condition)
-        block, thread = (
-            None if text is None else parse_index(text, name)
-            for text, name in ((arguments.block, "block"), (arguments.thread, "thread"))
-        )
-    except ExpressionError as error:
-        raise Refused(str(error)) from None
-    return Breakpoint(console.session.number(), location, arguments.condition, block, thread)
-
-
-@contextlib.contextmanager
-def _as_main(script: str, arguments: argparse.Namespace) -> Iterator[None]:
-    """The script's arguments and folder, and the simulated device as the default device."""
-    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
-    os.environ["CUDAKIT_DEVICE"] = f"sim:{arguments.arch}"
-    sys.argv = [script, *arguments.arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        yield
-    finally:
-        device, sys.argv, sys.path[:] = kept
-        os.environ.pop("CUDAKIT_DEVICE")
-        if device is not None:
-            os.environ["CUDAKIT_DEVICE"] = device
-
-
-def _serve(arguments: argparse.Namespace) -> int:
-    """Serve an editor, whose launch request names the script; returns the exit status."""
-    if arguments.script is not None or arguments.breaks or arguments.commands:
-        raise Refused("--dap takes no script and no commands: the editor sends them")
-    if arguments.port is not None:
-        try:
-            dap_server.serve_port(arguments.port)
-        except (OSError, OverflowError) as error:
-            raise Refused(f"cannot listen on port {arguments.port}: {error}") from None
-        return cli.EXIT_OK
-
-    def run(launch: dap.Launch) -> int:
-        given = argparse.Namespace(arch=launch.arch, arguments=launch.arguments)
-        with _as_main(launch.program, given):
-            return _run(launch.program)
-
-    return dap.serve(run, arguments.arch)
-
-
-def _follows(arguments: argparse.Namespace) -> bool:
-    """Whether the values of kernels are followed."""
-    return bool(arguments.who or arguments.trap or arguments.compare)
-
-
-def _with_variables(arguments: argparse.Namespace) -> bool:
-    """Whether kernels are compiled with -G: not if only their values are followed, which depends on the code."""
-    stops = arguments.breaks or arguments.on_report or arguments.commands or not _follows(arguments)
-    return bool(stops) and not arguments.lines
-
-
-def _followed(script: str, arguments: argparse.Namespace) -> int:
-    """Run the script, with the traps, the shadow and the write histories that were requested; returns its status."""
-    reports: list[object] = []
-    try:
-        with contextlib.ExitStack() as stack:
-            try:
-                reports += [stack.enter_context(watch_parameter(text)) for text in arguments.who]
-                reports += [stack.enter_context(float64_shadow())] if arguments.compare else []
-                if arguments.trap:
-                    stack.enter_context(trap(*arguments.trap))
-            except ValueError as error:
-                raise Refused(str(error)) from None
-            return _run(script)
-    finally:
-        for report in reports:
-            print(report, flush=True)
-
-
-def _run(script: str) -> int:
-    """Run the script; returns its exit status."""
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as ended:
-        if ended.code in (None, 0):
-            return 0
-        _complain(f"the script ended with status {ended.code}")
-        return ended.code if isinstance(ended.code, int) else 1
-    except CudakitError as error:
-        _complain(str(error))
-        return 1
-    except Exception:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _complain(text: str) -> None:
-    terminal.say_error(text, sys.stderr)
-
-
-def _unreached(console: Console, locations: Sequence[str]) -> int:
-    """Report the breakpoints that have stopped nothing; returns the exit status."""
-    missed = [one for one in console.session.breakpoints if one.location in locations and not one.hits]
-    for one in missed:
-        seen = sorted({os.path.basename(f) for code in console.session.codes for f in code.sources.files.values()})
-        if not console.session.launches:
-            why = "no kernel was launched on the simulated device"
-        elif one.resolved:
-            why = "no thread came to this line" + (" with a true condition" if one.condition else "")
-        else:
-            why = f"no launched kernel has code there; the kernels' files: {', '.join(seen) or 'none'}"
-        _complain(f"{one} stopped nothing: {why}")
-    return cli.EXIT_FALSE if missed else cli.EXIT_OK
+    return debugged.run(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -482,8 +483,9 @@ def test_debug_opens_the_prompt_in_a_script(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script)], input="print result\ncontinue\n", capture_output=True, text=True, timeout=120
     )
-    assert "$1 = -7" in done.stdout and "sum " in done.stdout, done.stdout + done.stderr
-    assert done.returncode == 0
+    assert done.returncode == 0, done.stderr
+    assert "$1 = -7" in done.stdout
+    assert "sum " in done.stdout
 
 
 SCRIPT = f"""
@@ -523,6 +525,63 @@ def test_a_breakpoint_that_stops_nothing_is_a_failure(tmp_path: Path) -> None:
         done = command(tmp_path, "--break", location, "--if", "i == 1000")
         assert done.returncode == 1
         assert why in " ".join(done.stderr.split())
+
+
+STENCIL = """
+// the mean of an element and its neighbours; the left one is wrong at the start of a row
+__global__ void blur(const float* x, float* y, int rows, int columns) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= rows * columns) return;
+    const int column = i % columns;
+    const float left = i > 0 ? x[i - 1] : 0.0f;
+    const float right = column < columns - 1 ? x[i + 1] : 0.0f;
+    y[i] = logf((left + x[i] + right) / 3.0f); // BLUR
+}
+"""
+NUMBERS = """
+import cudakit, numpy as np
+device = cudakit.Device()
+x = np.ones((4, 8), np.float32)
+x[2] = [{row}] * 8
+y = device.zeros((4, 8))
+kernel = device.compile("stencil.cu")["blur"]
+kernel.launch(device.default_stream, grid=1, block=32, args=(device.array(x), y, 4, 8))
+print(y.numpy()[3, 0])
+"""
+
+
+def numbers(tmp_path: Path, row: float, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `cudakit debug` on a stencil over rows of ones; `row`: the elements of row 2."""
+    (tmp_path / "stencil.cu").write_text(STENCIL)
+    (tmp_path / "blurred.py").write_text(NUMBERS.format(row=row))
+    line = [sys.executable, "-m", "cudakit", "debug", "blurred.py", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+
+
+def test_who_names_the_wrong_neighbour_of_a_stencil(tmp_path: Path) -> None:
+    done = numbers(tmp_path, 7, "--who", "y[3, 0]")
+    assert done.returncode == 0, done.stderr
+    written = done.stdout.split("kernel store: y[3, 0]")[1]
+    assert "thread (24, 0, 0)" in written
+    assert f"stencil.cu:{line_of('BLUR', tmp_path / 'stencil.cu')}" in written
+    assert "x[2, 7] = 7.0" in written  # of the row above
+    assert "x[3, 0] = 1.0" in written
+
+
+def test_a_trap_stops_the_script_at_the_line(tmp_path: Path) -> None:
+    assert numbers(tmp_path, 7, "--trap", "nan,division").returncode == 0
+    done = numbers(tmp_path, -9, "--trap", "nan,inf")
+    assert done.returncode == 1
+    assert f"stencil.cu:{line_of('BLUR', tmp_path / 'stencil.cu')}" in done.stderr
+    assert "NaN made" in done.stderr
+
+
+def test_a_comparison_with_float64_names_the_line_that_loses(tmp_path: Path) -> None:
+    assert "no line loses accuracy" in numbers(tmp_path, 7, "--compare", "float64").stdout.lower()
+    done = numbers(tmp_path, 7, "--trap", "everything")
+    assert done.returncode == 2
+    assert "everything" in done.stderr
 
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
