@@ -59,7 +59,7 @@ def live_arrays(driver: Any) -> list[DeviceArray]:
 def simulated_contexts() -> list[Context]:
     """Return the contexts of the simulated devices that the program can still use."""
     found = (one for one in gc.get_objects() if type(one) is Context)
-    return [one for one in found if one.kind == "sim" and not one.closed and one.lost is None]
+    return [one for one in found if one.kind == "sim" and not one.closed and not one.driver.simLost()]
 
 
 def flat_indices(shape: tuple[int, ...], index: Any) -> list[int]:

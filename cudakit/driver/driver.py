@@ -33,11 +33,10 @@ _NO_GPU = frozenset({34, 100})
 _lock = threading.Lock()
 _sim_drivers: dict[str, Any] = {}
 # called with each simulated driver that is opened
-_beginnings: list[Callable[[Any], None]] = []
 _watch: Watch | None = None
-# every simulated driver of the process, and the probes that follow the kernels of all of them
+# every simulated driver of the process, and what is called for each that is opened
 _all_sims: weakref.WeakSet[Any] = weakref.WeakSet()
-_probes: list[Any] = []
+_beginnings: list[Callable[[Any], None]] = []
 _said = False
 
 
@@ -274,27 +273,28 @@ def probing(*probes: Any, driver: Any = None) -> Iterator[None]:
     """Let probes (cudakit/sim/lockstep/probes.py) follow the kernels that run in the block: those of a simulated
     `driver`, or of every one that the process has or opens. Work that was queued before runs first, without them; work
     that is still queued at the end of the block runs then, and raises CudakitError if it fails."""
-    drivers = [driver] if driver is not None else list(_all_sims)
-    for one in drivers:
+    followed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def begin(one: Any) -> None:
+        followed.add(one)
+        for probe in probes:
+            one.simProbe(probe)
+
+    for one in [driver] if driver is not None else list(_all_sims):
         run_queued(one)
-    with _lock:
+    with contextlib.ExitStack() as stack:
         if driver is None:
-            _probes.extend(probes)
-        for one in drivers:
-            for probe in probes:
-                one.simProbe(probe)
-    try:
-        yield
-        for one in [driver] if driver is not None else list(_all_sims):
-            run_queued(one)
-    finally:
-        with _lock:
-            for one in [driver] if driver is not None else list(_all_sims):
+            stack.enter_context(on_simulated(begin))
+        else:
+            begin(driver)
+        try:
+            yield
+            for one in list(followed):
+                run_queued(one)
+        finally:
+            for one in list(followed):
                 for probe in probes:
                     one.simEndProbe(probe)
-            if driver is None:
-                for probe in probes:
-                    _probes.remove(probe)
 
 
 def run_queued(driver: Any) -> None:
@@ -396,8 +396,6 @@ def _started(arch: str, options: dict[str, Any]) -> Any:
     check(driver, "cuInit", driver.cuInit(0))
     at_exit.watch(driver)
     _all_sims.add(driver)
-    for probe in _probes:
-        driver.simProbe(probe)
     if _watch is not None:
         _watch.add(driver)
     for begin in _beginnings:
