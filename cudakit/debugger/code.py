@@ -107,8 +107,8 @@ class Code:
         return self.sources.files.get(number, "??")
 
     def on_line(self, files: list[int], line: int) -> tuple[int, list[Entry]]:
-        """The entries at which a breakpoint on a line stops, and their line: the next line with code, if this one has
-        none. One per function or inlined call, the first one; optimised code may have copies, which are all
+        """The entries at which a breakpoint on a line stops, and their line: the next line with code, if this one is
+        without. One per function or inlined call, the first one; optimised code may have copies, which are all
         entries."""
         found: dict[int, dict[tuple[str, bool, tuple[int, ...]], list[Entry]]] = {}
         for program in self.programs.values():

@@ -87,7 +87,7 @@ class DebugVariable:
     places: list[tuple[tuple[int, int] | None, Place]] = field(default_factory=list)
 
     def at(self, number: int) -> Place | None:
-        """Its place before instruction `number` of the function; None if it has none there."""
+        """Its place before instruction `number` of the function; None if it is nowhere there."""
         for scope, place in self.places:
             if scope is None or scope[0] <= number < scope[1]:
                 return place

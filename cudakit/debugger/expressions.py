@@ -58,7 +58,7 @@ class Environment(Protocol):
 
 
 def evaluate(node: Node, env: Environment) -> Value:
-    """The value of an expression per thread. Raises ExpressionError if it has none."""
+    """The value of an expression per thread. Raises ExpressionError if it cannot be computed."""
     with np.errstate(all="ignore"):
         return _EVALUATORS[node.kind](node, env)
 
@@ -104,7 +104,7 @@ def decayed(value: Value, env: Environment) -> Value:
 
 
 def dereferenced(value: Value, env: Environment) -> Value:
-    """What a pointer or a reference points to."""
+    """The value to which a pointer or a reference points."""
     plain = value.type.plain
     if not isinstance(plain, Pointer):
         raise ExpressionError(f"a pointer is needed, not a value of type {value.type.name}")

@@ -1,4 +1,4 @@
-"""Where a result went wrong first: traps on the simulated device, and the accuracy of kernels by source line.
+"""The first instruction that goes wrong: traps on the simulated device, and the accuracy of kernels by source line.
 
 with cudakit.trap("nan", "overflow"):
     kernel.launch(stream, grid=grid, block=block, args=(x, y))

@@ -39,8 +39,8 @@ def declared_type(sources: Iterable[str], function: str, name: str, size: int, t
 
 
 def _declaration(text: str, function: str, name: str) -> tuple[str, list[str], str] | None:
-    """The words before a shared variable's name, its bounds, and the text before the declaration. Of several
-    declarations, the one that is in the function."""
+    """The words before a shared variable's name, its bounds, and the text before the declaration; of the
+    declaration in the function, if there are several."""
     plain = re.escape(function.split("<")[0].split("(")[0].rsplit("::", 1)[-1])
     starts = [match.start() for match in re.finditer(rf"\b{plain}\s*(?:<[^;{{}}()]*>\s*)?\(", text)] if plain else []
     candidates = []

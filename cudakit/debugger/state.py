@@ -180,7 +180,7 @@ class View:
         return self.code.info.types.get(name)
 
     def value(self, variable: DebugVariable) -> Value:
-        """A variable's value. Raises ExpressionError if it has none at this instruction."""
+        """A variable's value. Raises ExpressionError if it is not available at this instruction."""
         place = variable.at(self.number)
         if place is None:
             raise ExpressionError(

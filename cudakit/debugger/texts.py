@@ -52,7 +52,7 @@ def thread_of(batch: Batch, lane: int) -> tuple[Index3, Index3]:
 
 
 def location(code: Code, instruction: Instruction) -> tuple[str, int]:
-    """The source file and line of an instruction: "??" and 0 if the code has none."""
+    """The source file and line of an instruction: "??" and 0 if they are unknown."""
     where = instruction.location
     return ("??", 0) if where is None else (code.file(where.file), where.line)
 
@@ -85,7 +85,7 @@ def text_at(view: View, address: int) -> str:
 
 
 def variable_text(view: View, variable: Any) -> str:
-    """A variable's value, or in angle brackets why it has none."""
+    """A variable's value, or in angle brackets the reason why it is not available."""
     try:
         return value_text(view, view.value(variable))
     except ExpressionError as error:

@@ -264,7 +264,7 @@ def _run(
 def _history(loaded: Loaded, array: ArrayArgument, index: tuple[int, ...]) -> WriteHistory:
     """Begin the history of an element, with the values that it is computed from."""
     context = loaded.device.context
-    context.synchronize()  # the copies of the recorded memory are no writes of the launch
+    context.synchronize()  # the history begins after the copies of the recorded memory
     others = [_layout(loaded, one) for one in loaded.launch.arrays if one.dtype]
     history = writes.begin(context, _layout(loaded, array), index, reads=True, name=array.name, others=others)
     history.launched = loaded.launch.launched or None

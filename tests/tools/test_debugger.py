@@ -61,7 +61,7 @@ def session(commands: Sequence[str], run: Callable[[], object] = launched, *, va
 
 
 def replies(commands: Sequence[str], run: Callable[[], object] = launched, *, variables: bool = True) -> dict[str, str]:
-    """What a console prints after each command, up to the next one. Of equal commands, after the last one."""
+    """The text that a console prints after each command, up to the next one; of equal commands, after the last one."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in session(commands, run, variables=variables):

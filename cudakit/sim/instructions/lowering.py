@@ -109,7 +109,7 @@ class Compiler:
             self._refuse(self._explained(NotSimulated(f"{why}: use __cluster_dims__", function.line)))
         program = emitter.program
         labels: dict[int, list[str]] = {}
-        # debug information has labels of its own, to which nothing jumps
+        # labels that only debug information uses do not begin a block
         jumps = {o.name for i in function.instructions for o in i.operands if isinstance(o, Label)}
         jumps.update(name for names in function.branch_targets.values() for name in names)
         for label, place in function.labels.items():

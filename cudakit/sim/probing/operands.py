@@ -141,12 +141,12 @@ def expression(instruction: Instruction, values: list[str], target: str) -> str:
 
 
 def any_of(masks: Iterable[Any]) -> Array:
-    """Where one of some masks holds; each is an array or one value for all lanes."""
+    """The mask of the lanes for which one of some masks holds; each is an array or one value for all lanes."""
     found: Array = reduce(np.logical_or, masks)
     return found
 
 
 def all_of(masks: Iterable[Any]) -> Array:
-    """Where all of some masks hold."""
+    """The mask of the lanes for which all of some masks hold."""
     found: Array = reduce(np.logical_and, masks)
     return found

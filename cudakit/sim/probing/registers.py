@@ -21,7 +21,7 @@ Key = tuple[int, str, int, int]
 
 
 class LaneValues:
-    """Values by key, one per lane of a batch; ``absent`` means that a lane has none."""
+    """Values by key, one per lane of a batch; ``absent`` stands for no value."""
 
     def __init__(self, lanes: int, dtype: Any, absent: Any) -> None:
         self.lanes, self.dtype, self.absent = lanes, np.dtype(dtype), absent
@@ -33,7 +33,7 @@ class LaneValues:
         return None if table is None else f.lanes.pick(table)
 
     def write(self, f: Fragment, key: Key, values: Array | None, held: Array | None = None) -> None:
-        """Set the values of a fragment's lanes, of those in the mask ``held`` only; None: they have none."""
+        """Set the values of a fragment's lanes, of those in the mask ``held`` only; None: remove them."""
         table, whole = self.tables.get(key), f.lanes.index is None and held is None
         if values is None and (table is None or whole):
             self.tables.pop(key, None)
@@ -64,7 +64,7 @@ def key_of(f: Fragment, slot: int, part: int = 0) -> Key:
 
 def located(f: Fragment, instruction: Instruction) -> Instruction:
     """The instruction, or the call of the function that contains it if it has no source line: functions of the math
-    library have none in kernels compiled for a debugger."""
+    library are without lines in kernels compiled for a debugger."""
     depth = len(f.frames) - 1
     while depth > 0 and not f.batch.run.place(instruction):
         caller = f.frames[depth - 1].program

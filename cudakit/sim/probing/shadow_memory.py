@@ -14,7 +14,7 @@ from cudakit.sim.lockstep.lanes import Array
 
 
 class Shadow(NamedTuple):
-    """The shadows of a float register, one per lane (NaN: the lane has none); the codes of the lines that lost their
+    """The shadows of a float register, one per lane (NaN: no shadow); the codes of the lines that lost their
     accuracy; and the exponent of the unit roundoff of the coarsest format that the values have been rounded to."""
 
     values: Array
@@ -41,7 +41,7 @@ class Cells:
         return Shadow(values, np.where(same, self.codes[index], np.int32(0)), int(self.units[index].max()))
 
     def write(self, index: Array, bits: Array, shadow: Shadow | None) -> None:
-        """Set the shadows of elements; None: they have none."""
+        """Set the shadows of elements; None: remove them."""
         if shadow is None:
             self.values[index] = np.nan
             return

@@ -25,7 +25,7 @@ PARTS: Mapping[int, tuple[tuple[int, int], ...]] = {
 Parts = dict[tuple[int, int], Shadow]
 # floats below this are too small for a relative error
 _NEGLIGIBLE = 2.0**-101
-# a value this much smaller without rounding is 0 but for rounding errors
+# a value that is this much smaller without rounding consists of rounding errors only
 _NOISE = 2.0**-10
 
 
@@ -55,7 +55,7 @@ class ShadowRegisters:
         return Shadow(values, np.zeros(f.lanes.count, np.int32) if codes is None else codes, int(units.max()))
 
     def write(self, f: Fragment, key: Key, shadow: Shadow | None, held: Array | None) -> None:
-        """Set the shadow with a key; None: the lanes have none."""
+        """Set the shadow with a key; None: remove it."""
         if shadow is None:
             self.values.write(f, key, None, held)
             return
@@ -123,7 +123,7 @@ class Shadows:
         return found
 
     def put(self, f: Fragment, slot: int, width: int, parts: Parts, held: Array | None = None) -> None:
-        """Set the shadows in a register; its other parts have none."""
+        """Set the shadows in a register; those of its other parts are removed."""
         state = self.registers.of(f)
         for part in PARTS[width]:
             state.write(f, key_of(f, slot, part_of(*part)), parts.get(part), held)
