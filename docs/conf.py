@@ -52,10 +52,12 @@ myst_enable_extensions: list[str] = []
 
 # Objects that a device, a module or a stream returns, shown without constructors.
 docstrings_not_constructed = [
-    "Compiled", "Context", "Declared", "DeviceArray", "Event", "Executable", "Graph",
-    "Kernel", "LaunchShape", "Module", "Node", "Prepared", "Rates", "Report",
-    "Resources", "Row", "ShippedKernels", "Stream", "Subject", "TileKernel", "Times",
-    "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
+    "AccuracyReport", "Compiled", "Context", "Declared", "DeviceArray", "Event",
+    "Executable", "Graph", "Kernel", "LaunchReport", "LaunchShape", "LineAccuracy",
+    "Module", "Node", "Place", "Prepared", "Rates", "Read", "RecordedLaunch",
+    "Recording", "Report", "Resources", "Row", "ShippedKernels", "Stream", "Subject",
+    "TileKernel", "Times", "Trace", "TritonKernel", "Tuning", "TuningReport", "Verdict",
+    "WatchedParameter", "Write", "WriteHistory",
 ]  # fmt: skip
 
 # Without torch, the page of cudakit.torch is built with a mock.
