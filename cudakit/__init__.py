@@ -112,6 +112,7 @@ _MODULES = frozenset(
         "parallel",
         "pipeline",
         "profiling",
+        "recording",
         "sim",
         "testing",
         "torch",

@@ -7,11 +7,11 @@ import contextlib
 import os
 import runpy
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cudakit.commands import cli
+from cudakit.commands.script import failure_text
 from cudakit.debugger import attached, dap, dap_server
 from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.console import Console, Quit
@@ -116,6 +116,7 @@ def _with_variables(arguments: argparse.Namespace) -> bool:
 def _followed(script: str, arguments: argparse.Namespace) -> int:
     """Run the script, with the traps, the shadow and the write histories that were requested; returns its status."""
     reports: list[object] = []
+    kept: list[object] = []
     try:
         with contextlib.ExitStack() as stack:
             try:
@@ -125,16 +126,20 @@ def _followed(script: str, arguments: argparse.Namespace) -> int:
                     stack.enter_context(trap(*arguments.trap))
             except ValueError as error:
                 raise Refused(str(error)) from None
-            return _run(script)
+            return _run(script, kept)
     finally:
         for report in reports:
             print(report, flush=True)
 
 
-def _run(script: str) -> int:
-    """Run the script; returns its exit status."""
+def _run(script: str, kept: list[object] | None = None) -> int:
+    """Run the script; returns its exit status. kept: receives its variables, which free their memory otherwise."""
     try:
-        runpy.run_path(script, run_name="__main__")
+        variables = runpy.run_path(script, run_name="__main__")
+        if kept is not None:
+            kept.append(variables)
+    except Quit:
+        raise
     except SystemExit as ended:
         if ended.code in (None, 0):
             return 0
@@ -143,8 +148,8 @@ def _run(script: str) -> int:
     except CudakitError as error:
         _complain(str(error))
         return 1
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        print(failure_text(error, script), file=sys.stderr)
         return 1
     return 0
 

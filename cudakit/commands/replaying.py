@@ -28,7 +28,9 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
         "--launch", type=_numbers, metavar="N|N-M", help="only these launches, counted from 1 (default: all)"
     )
     sub.add_argument(
-        "--who", metavar="ELEMENT", help="show the last store to this element of each launch, such as y[3] or y[2,0]"
+        "--who",
+        metavar="ELEMENT",
+        help="show every write to this element, such as y[3] or y[2,0], and what it was computed from",
     )
     sub.add_argument(
         "--exact", action="store_true", help="exit with 1 for differences by rounding too (default: only report them)"

@@ -58,7 +58,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # asyncio.CancelledError is not an Exception
-        failure = _failure(error, script)
+        failure = failure_text(error, script)
         found = reports.of_error(error, **about)
     finally:
         os.chdir(folder)
@@ -83,7 +83,7 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     return {"step": about["step"], "ok": failure is None, "failure": failure, "leaks": leaks, "reports": found}
 
 
-def _failure(error: BaseException, script: str) -> str:
+def failure_text(error: BaseException, script: str) -> str:
     """The traceback from the script's own frame on, or only the error if there is no such frame (a syntax error)."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != script:

@@ -33,7 +33,7 @@ def debug(*commands: str) -> None:
         commands: Commands that are carried out first, such as "break softmax.cu:12" and "run".
 
     Raises:
-        Quit: If the user ends the script (a BaseException, as SystemExit is).
+        Quit: If the user ends the script (a SystemExit).
     """
     if not _consoles:
         _kept.enter_context(attached(Console()))

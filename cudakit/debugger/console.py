@@ -24,7 +24,7 @@ from cudakit.debugger.words import Command, condition_of, count_of, numbers_in
 PROMPT = "(cudakit) "
 
 
-class Quit(BaseException):
+class Quit(SystemExit):
     """The user has ended the session: the script and its kernels are stopped."""
 
 

@@ -20,7 +20,7 @@ from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT, own_base
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
 from cudakit.sim.lockstep.owners import named_offsets
-from cudakit.sim.lockstep.program import reads_of, writes_of
+from cudakit.sim.lockstep.program import BARRIER, reads_of, writes_of
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction, NotSimulated
 
@@ -58,16 +58,27 @@ def places(batch: Batch, running: Place) -> list[Place]:
     if scheduler is None:
         return found
     at = {id(f): (instruction, what) for f, instruction, what in scheduler.barrier_waits()}
-    for f in scheduler.fragments():
-        if f is running.f:
+    others = scheduler.fragments()
+    last = scheduler.running
+    if last is not None and all(f is not last for f in others):
+        # a report about other threads stops the one that ran last too
+        others.append(last)
+    for f in others:
+        left = ~np.isin(f.lanes.lanes, running.f.lanes.lanes)
+        if not left.any():
             continue
+        rest = f
+        if not left.all():  # a report about a part of a fragment
+            split = f.lanes.split(left)
+            rest = f.part(split.yes, split.set_yes, f.block)
+        block, before = f.program.blocks[f.block], f.program.blocks[f.block - 1]
         if id(f) in at:
-            found.append(Place(f, *at[id(f)]))
-            continue
-        block = f.program.blocks[f.block]
-        if block.instructions:
+            found.append(Place(rest, *at[id(f)]))
+        elif f is last and before.kind == BARRIER and before.fall == f.block:
+            found.append(Place(rest, before.end))
+        elif block.instructions:
             waits = "other lanes of its warp" if any(f in fs for fs in scheduler.queue.deferred.values()) else ""
-            found.append(Place(f, block.instructions[0], waits))
+            found.append(Place(rest, block.instructions[0], waits))
     return found
 
 

@@ -98,7 +98,7 @@ def picture(batch: Batch, values: OverThreads) -> list[str]:
     width = x if 1 < x <= _WIDTH and len(values.lanes) > x else 32
     symbols = [_symbol(one, low, high) for one in values.numbers]
     lines = ["".join(symbols[start : start + width]) for start in range(0, len(symbols), width)]
-    scale = f"'{_SHADES[0]}' is {low:g}, '{_SHADES[-1]}' is {high:g}"
+    scale = f"'{_SHADES[0]}' is {low:g}" + (f", '{_SHADES[-1]}' is {high:g}" if high > low else "")
     odd = "".join(
         f", '{mark}' is {name}"
         for mark, name in (("N", "nan"), ("I", "infinite"), ("_", "no value"))

@@ -51,7 +51,7 @@ class Read:
     def lines(self, indent: str) -> list[str]:
         """The printed form."""
         what = self.name or (self.space if self.address is None else f"{self.space} memory at {self.address:#x}")
-        value = "" if self.value is None else f" = {self.value}"
+        value = "" if self.value is None else f" = {self.value!s}"
         at = f", at {self.places[0].file}:{self.places[0].line}" if self.places else ""
         by = "" if self.thread is None else f", by block {self.block}, thread {self.thread}"
         lines = [f"{indent}{what}{value}{at}{by}"]
@@ -119,8 +119,8 @@ class Write:
 
     def lines(self, array: str) -> list[str]:
         """The printed form; array: the name of the array."""
-        old = "uninitialised" if self.uninitialised else "?" if self.before is None else f"{self.before}"
-        new = "?" if self.after is None else f"{self.after}"
+        old = "uninitialised" if self.uninitialised else "?" if self.before is None else f"{self.before!s}"
+        new = "?" if self.after is None else f"{self.after!s}"
         lines = [f"write {self.number}, {self.kind}: {array}{index_text(self.index)} = {new} (was {old})"]
         if self.thread is None:
             lines += [f"  {self.who()}"]

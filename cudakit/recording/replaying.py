@@ -246,7 +246,10 @@ def _run(
             raise
         except CudakitError as error:
             fault = _fault(error, launch)
-            return LaunchReport(launch, FAULT, written, fault=fault, text=fault.full_text)
+            text = fault.full_text
+            if history is not None:
+                text += f"\n\nup to the fault: {history.end(wait=False)}"
+            return LaunchReport(launch, FAULT, written, fault=fault, text=text)
         finally:
             if history is not None:
                 history.end(wait=False)

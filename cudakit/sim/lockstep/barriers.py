@@ -132,12 +132,12 @@ class BlockBarriers:
             self.batch.progress += 1
             going, staying = divide(state.waiting, lambda lanes, full=full: full.take(lanes.block))  # type: ignore[misc]
             _check_groups(self.batch.run, number, state, going)
+            _check_alignment(self.batch.run, going, state.expected == 0)
             _tell_checks(self.batch, number, state, full, going)
             state.arrived[full] = 0
             state.waiting = staying
             if not staying and not state.arrived.any():
                 del self.states[number]
-            _check_alignment(self.batch.run, going, state.expected == 0)
             self.finish_reduction(going)
             for f in going:
                 f.epoch, f.jumps, f.value = epoch, 0, None

@@ -75,6 +75,8 @@ class LaneScheduler:
         self.loops = LoopWatch(batch, self.queue, self.at_barriers, self.barrier_waits, remaining, TIRED)
         self.check_warp = "warp" in batch.run.checks
         self.probed = bool(batch.run.probes)
+        # the fragment that ran last
+        self.running: Fragment | None = None
         frame = Frame(program, list(program.template), -1, 0)
         if "init" in batch.run.checks and program.unset:
             frame.undefined = unwritten(program, batch.geometry.lanes)
@@ -128,6 +130,7 @@ class LaneScheduler:
         """Run a fragment until it exits, waits, splits, or must yield to other fragments."""
         counts, queue = self.counts, self.queue
         pending, deferred = queue.pending, queue.deferred
+        self.running = f
         while True:
             program = f.program
             block = program.blocks[f.block]
