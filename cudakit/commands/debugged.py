@@ -13,10 +13,10 @@ from pathlib import Path
 from cudakit.commands import cli
 from cudakit.commands.script import failure_text
 from cudakit.debugger import attached, dap, dap_server
-from cudakit.debugger.breakpoints import Breakpoint
+from cudakit.debugger.breakpoints import Breakpoint, check_condition
 from cudakit.debugger.console import Console, Quit
 from cudakit.debugger.numerics import float64_shadow, trap
-from cudakit.debugger.syntax import ExpressionError, parse
+from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.texts import parse_index
 from cudakit.debugger.who import watch_parameter
 from cudakit.errors import CudakitError, Refused
@@ -57,7 +57,7 @@ def _script(name: str | None) -> str:
 def _breakpoint(console: Console, location: str, arguments: argparse.Namespace) -> Breakpoint:
     try:
         if arguments.condition:
-            parse(arguments.condition)
+            check_condition(arguments.condition)
         block, thread = (
             None if text is None else parse_index(text, name)
             for text, name in ((arguments.block, "block"), (arguments.thread, "thread"))

@@ -38,6 +38,7 @@ def debug(*commands: str) -> None:
     if not _consoles:
         _kept.enter_context(attached(Console()))
     console = _consoles[-1]
+    console.given.clear()
     console.given.extend(commands)
     console.loop()
 

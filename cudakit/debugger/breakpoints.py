@@ -12,8 +12,8 @@ import numpy as np
 from cudakit.debugger.code import Code, Entry
 from cudakit.debugger.expressions import evaluate, truth
 from cudakit.debugger.state import View
-from cudakit.debugger.syntax import Node, parse
-from cudakit.debugger.types import Array
+from cudakit.debugger.syntax import ExpressionError, Node, parse
+from cudakit.debugger.types import NAMED, Array
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.report import Index3
 
@@ -32,6 +32,7 @@ class Breakpoint:
         hits: How often threads have stopped at it.
         found: Per module, the entries at which it stops.
         instead: Called with the Stop instead of stopping the threads.
+        until: Deleted at the next stop, whatever causes it.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Breakpoint:
     line: int = 0
     file: str = ""
     instead: Callable[[Any], None] | None = None
+    until: bool = False
     _nodes: dict[tuple[int, str], Node] = field(default_factory=dict)
 
     def entries(self, code: Code) -> list[Entry]:
@@ -109,6 +111,15 @@ class Breakpoint:
             f", {name} {index}" for name, index in (("block", self.block), ("thread", self.thread)) if index is not None
         )
         return f"{kind} {self.number} at {where}{condition}{only}"
+
+
+def check_condition(text: str) -> None:
+    """Raise ExpressionError if a condition cannot be parsed; one with a cast to a user's type is parsed later."""
+    try:
+        parse(text, lambda name: name in NAMED)
+    except ExpressionError:
+        if re.search(r"\([\w:]+\s*\**\)\s*[\w(*&]", text) is None:
+            raise
 
 
 def split_location(text: str) -> tuple[str, int | None]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from cudakit.debugger.dwarf import DebugFunction, DebugInfo, DebugVariable, InMemory, instruction_numbers
+from cudakit.debugger.placement import place_by_flow
 from cudakit.debugger.shared_types import declared_type
 from cudakit.launch.mangling import demangle
 from cudakit.sim.lockstep.program import Program
@@ -52,6 +53,9 @@ class Code:
         self._ptx = module.module
         self._numbers: dict[str, dict[int, int]] = {}
         self._entries: dict[str, dict[int, Entry]] = {}
+        for name, function in self.info.functions.items():
+            if name in self.programs:
+                place_by_flow(self.programs[name], function)
 
     def number(self, program: Program, instruction: Instruction) -> int:
         """The number of an instruction in its function."""
@@ -69,24 +73,18 @@ class Code:
 
     def _find_entries(self, program: Program) -> Iterator[Entry]:
         firsts = {id(block.instructions[0]) for block in program.blocks if block.instructions}
-        lines = 0
         last: tuple[int, ...] = ()
+        prologue = self.debug
         for number, instruction in enumerate(program.function.instructions):
-            where = _line(instruction.location)
-            starts = where != last and instruction.location is not None
-            lines += starts
+            location = instruction.location
+            # -G loads all parameters first, at column 0
+            before, prologue = prologue, prologue and (location is None or location.column == 0)
+            where = _line(location)
+            starts = location is not None and (where != last or before != prologue)
             if starts or id(instruction) in firsts:
-                yield Entry(program, number, instruction, starts, self._in_prologue(program, number, lines))
-            if instruction.location is not None:
+                yield Entry(program, number, instruction, starts, prologue)
+            if location is not None:
                 last = where
-
-    def _in_prologue(self, program: Program, number: int, lines: int) -> bool:
-        """Whether an instruction comes before the first statement: -G loads all parameters at the function's first
-        line."""
-        return self.debug and lines <= 1 and self._statements(program) > 1
-
-    def _statements(self, program: Program) -> int:
-        return len({_line(i.location) for i in program.function.instructions if i.location is not None})
 
     def at(self, program: Program, instruction: Instruction) -> Entry | None:
         return self.entries(program).get(id(instruction))
@@ -112,9 +110,11 @@ class Code:
         entries."""
         found: dict[int, dict[tuple[str, bool, tuple[int, ...]], list[Entry]]] = {}
         for program in self.programs.values():
-            for entry in self.entries(program).values():
-                if not entry.starts or entry.prologue:
-                    continue
+            inside = self.entries(program).values()
+            begins = min((e.line for e in inside if e.file in files), default=line + 1)
+            for entry in inside:
+                if not entry.starts or entry.prologue or begins > line:
+                    continue  # a line before the function is not its
                 for level, location in enumerate(chain(entry.instruction.location)):
                     if location.file in files and location.line >= line:
                         context = (program.name, level == 0, _line(location.inlined_at))

@@ -12,7 +12,7 @@ import numpy as np
 
 from cudakit import names
 from cudakit.debugger import texts, types
-from cudakit.debugger.breakpoints import Breakpoint
+from cudakit.debugger.breakpoints import Breakpoint, check_condition, split_location
 from cudakit.debugger.code import Code
 from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state_commands import StateCommands
@@ -84,7 +84,11 @@ class Console:
                 line = self.given.popleft()
                 self._write(f"{PROMPT}{line}")
             else:
-                found = self.read(PROMPT)
+                try:
+                    found = self.read(PROMPT)
+                except KeyboardInterrupt:
+                    self._write("(quit ends the script)")
+                    continue
                 if found is None:
                     raise Quit
                 line = found.strip() or self._last
@@ -108,7 +112,9 @@ class Console:
             return self._command(match[0]).run(line[match.end() :].strip())
         except ExpressionError as error:
             self._write(f"error: {error}")
-            return False
+        except Exception as error:  # a mistake in the debugger must not end the kernel
+            self._write(f"error: {line!r} failed in the debugger: {type(error).__name__}: {error}")
+        return False
 
     def _command(self, word: str) -> Command:
         found = self.commands.get(word)
@@ -166,7 +172,11 @@ class Console:
     def _until(self, text: str) -> bool:
         if not text:
             raise ExpressionError("until needs a line or a function: until 42")
-        self._add(text, temporary=True, shown=False)
+        view = self.session.needed_view()
+        block, thread = view.thread(0)
+        one = self._located(text)
+        one.block, one.thread, one.until = block, thread, True
+        self.session.add(one)
         return True
 
     def _quit(self, text: str) -> bool:
@@ -182,7 +192,13 @@ class Console:
         self._add(text, temporary=True)
         return False
 
-    def _add(self, text: str, *, temporary: bool, shown: bool = True) -> None:
+    def _add(self, text: str, *, temporary: bool) -> None:
+        one = self._located(text)
+        one.temporary = temporary
+        self.add(one)
+
+    def _located(self, text: str) -> Breakpoint:
+        """The breakpoint of "k.cu:12 if i == 3". Raises ExpressionError if the text is not a location."""
         location, condition = condition_of(text)
         file, view = "", self.session.focus_view()
         if view is not None:
@@ -195,17 +211,17 @@ class Console:
         if re.fullmatch(r"\d+", location) and not file:
             raise ExpressionError(f"no kernel is stopped, so line {location} needs its file: break FILE.cu:{location}")
         if condition:
-            parse(condition)
-        self.add(Breakpoint(self.session.number(), location, condition, temporary=temporary, default_file=file), shown)
+            check_condition(condition)
+        return Breakpoint(self.session.number(), location, condition, default_file=file)
 
-    def add(self, one: Breakpoint, shown: bool = True) -> None:
+    def add(self, one: Breakpoint) -> None:
         """Set a breakpoint, and print what it is."""
         self.session.add(one)
-        if shown:
-            pending = "" if one.resolved else " (set once a kernel with this code is launched)"
-            self._write(f"{str(one)[0].upper()}{str(one)[1:]}{pending}")
-            if one.resolved and re.search(r"\d$", one.location) and not one.location.endswith(str(one.line)):
-                self._write(f"  line {one.location.rsplit(':', 1)[-1]} has no code: it stops at line {one.line}")
+        pending = "" if one.resolved else " (set once a kernel with this code is launched)"
+        self._write(f"{str(one)[0].upper()}{str(one)[1:]}{pending}")
+        line = split_location(one.location)[1]
+        if one.resolved and line not in (None, one.line):
+            self._write(f"  line {line} has no code: it stops at line {one.line}")
 
     def _watch(self, text: str) -> bool:
         expression, condition = condition_of(text)
@@ -230,9 +246,11 @@ class Console:
 
     def _enable(self, text: str, on: bool) -> bool:
         numbers = numbers_in(text)
-        for one in self.session.points:
-            if one.number in numbers or not numbers:
-                one.enabled = on
+        known = {one.number: one for one in self.session.points}
+        for number in numbers or known:
+            if number not in known:
+                raise ExpressionError(f"no breakpoint number {number}")
+            known[number].enabled = on
         return False
 
     def _breakpoint(self, text: str) -> tuple[Breakpoint, str]:
@@ -245,7 +263,7 @@ class Console:
     def _condition(self, text: str) -> bool:
         one, rest = self._breakpoint(text)
         if rest:
-            parse(rest)
+            check_condition(rest)
         one.condition = rest
         self._write(str(one) if rest else f"breakpoint {one.number} has no condition now")
         return False

@@ -36,7 +36,7 @@ from cudakit.debugger.types import (
     array_of,
     pointed,
 )
-from cudakit.sim.ptx.ir import PtxFunction, PtxModule, Register
+from cudakit.sim.ptx.ir import Instruction, PtxFunction, PtxModule, Register
 
 # an instruction's address is its function's, plus this step per instruction; those of variables are above all functions
 _FUNCTION, _STEP, _VARIABLE = 1 << 32, 16, 1 << 56
@@ -257,6 +257,7 @@ class DebugInfo:
         name = _text(die, "DW_AT_name")
         if not name:
             return None
+        name = "::".join(_nested(name)) or name
         parameter = die.tag == "DW_TAG_formal_parameter"
         found = DebugVariable(name, self._type(die), _int(die, "DW_AT_decl_line"), parameter)
         if "DW_AT_const_value" in die.attributes:
@@ -326,7 +327,7 @@ class DebugInfo:
             values = [_int(c, "DW_AT_const_value") for c in children]
             labels = [_enumerator(_text(c, "DW_AT_name"), name) for c in children]
             signed = min(values, default=0) < 0 or max(values, default=0) < 1 << max(8 * size - 1, 1)
-            found = Enum(name, size, dict(zip(values, labels, strict=True)), signed)
+            found = Enum("::".join(_nested(name)) or name, size, dict(zip(values, labels, strict=True)), signed)
         elif tag == "DW_TAG_array_type":
             found = self._array(die)
         elif tag == "DW_TAG_subroutine_type":
@@ -380,11 +381,11 @@ class DebugInfo:
 
 
 def _place_bools(function: PtxFunction, scope: Scope) -> None:
-    """Place the bool variables for which NVRTC has omitted the register, as it does after a comparison: in the register
-    that the comparison on the line of their declaration writes, if nothing else writes it."""
+    """Place the bool variables for which NVRTC names no register, or only one that it copies the bool to later: in the
+    register that the comparison on the line of their declaration writes, if nothing else writes it."""
     for variable in scope.variables:
         plain = variable.type.plain
-        if variable.places or variable.parameter or not isinstance(plain, Base) or plain.kind != "bool":
+        if variable.parameter or not isinstance(plain, Base) or plain.kind != "bool":
             continue
         results = [
             (number, one.operands[0].name)
@@ -394,13 +395,23 @@ def _place_bools(function: PtxFunction, scope: Scope) -> None:
             and one.opcode in ("setp", "selp")
             and isinstance(one.operands[0], Register)
         ]
-        if results:
-            number, name = results[-1]
-            writers = [i for i in function.instructions if i.operands and _names_register(i.operands[0], name)]
-            if len(writers) == 1:
-                variable.places.append(((number + 1, len(function.instructions)), InRegister(name)))
+        if not results or len(_writers(function, results[-1][1])) != 1:
+            continue
+        number, name = results[-1]
+        copies = all(
+            one.opcode == "selp" and _names_register(one.operands[3], name)
+            for register in variable.registers()
+            for one in _writers(function, register)
+        )
+        if not variable.places or (len(variable.places) == 1 and variable.registers() and copies):
+            variable.places = [((number + 1, len(function.instructions)), InRegister(name))]
     for inner in scope.inner:
         _place_bools(function, inner)
+
+
+def _writers(function: PtxFunction, name: str) -> list[Instruction]:
+    """The instructions that write a register, as their first operand."""
+    return [one for one in function.instructions if one.operands and _names_register(one.operands[0], name)]
 
 
 def _names_register(operand: object, name: str) -> bool:
@@ -449,7 +460,7 @@ def _int(die: DIE, attribute: str, default: int = 0) -> int:
 def _enumerator(mangled: str, enum: str) -> str:
     """An enumerator's name: NVRTC mangles those of scoped enumerations ("_ZN5Color3redE" is Color::red)."""
     parts = _nested(mangled)
-    return "::".join(parts[-2:] if len(parts) > 1 else parts) if parts else mangled
+    return "::".join(parts) if parts else mangled
 
 
 def _nested(mangled: str) -> list[str]:

@@ -41,6 +41,9 @@ class Environment(Protocol):
     def register(self, name: str) -> Value | None:
         """A PTX register, with or without its percent sign."""
 
+    def recalled(self, text: str) -> Value:
+        """A value that was shown before, as $3. Raises ExpressionError if there is none."""
+
     def type(self, name: str) -> CType | None:
         """A named type."""
 
@@ -377,6 +380,7 @@ _EVALUATORS: dict[str, Callable[[Node, Environment], Value]] = {
     "number": _evaluate_number,
     "name": _evaluate_name,
     "register": _evaluate_register,
+    "history": lambda node, env: env.recalled(node.text),
     "member": _evaluate_member,
     "index": _evaluate_index,
     "unary": _evaluate_unary,

@@ -16,7 +16,7 @@ from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.code import Code, Entry, chain, code_of
 from cudakit.debugger.state import CallFrame, Place, View, frames, places
 from cudakit.debugger.syntax import ExpressionError
-from cudakit.debugger.watchpoints import Changed, Gone, Watchpoint
+from cudakit.debugger.watchpoints import Changed, Gone, VariableWatch, Watchpoint
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import Index3, KernelReport
@@ -40,7 +40,6 @@ class Stop:
     writer: tuple[Fragment, Instruction, Any] | None = None
     report: KernelReport | None = None
     error: str = ""
-    finished: CallFrame | None = None
 
 
 class Frontend(Protocol):
@@ -159,8 +158,9 @@ class Session:
     def end(self, run: Any) -> None:
         """A launch has ended: values that only it had are not watched any more."""
         for one in list(self.watchpoints):
-            if not hasattr(one, "home") or one.home is not None:
+            if not one.outlives:
                 self._drop(one)
+        self._drop_until()
         self.stepping = self.focus = self.stop = self._last = self.run = self.kernel = None
 
     # ---- arriving at instructions ----
@@ -182,8 +182,9 @@ class Session:
         self._last = (f, instruction)
 
     def _stopped_at_breakpoint(self, spot: Spot, place: Place) -> bool:
-        for one in self._armed.get(id(spot.instruction), ()):
-            if not one.enabled:
+        stopped = np.zeros(place.f.lanes.count, np.bool_)
+        for one in tuple(self._armed.get(id(spot.instruction), ())):
+            if not one.enabled or one not in self.breakpoints:
                 continue
             view = self.view(place)
             error = ""
@@ -197,6 +198,8 @@ class Session:
             if one.ignore > 0:
                 one.ignore -= 1
                 continue
+            if stopped[mask].all():
+                continue  # another breakpoint has stopped these threads here
             if one.temporary:
                 self.breakpoints.remove(one)
                 self._arm()
@@ -204,9 +207,9 @@ class Session:
             if one.instead is not None and not error:
                 one.instead(stop)
                 continue
+            stopped |= mask
             self._stop(stop)
-            return True
-        return False
+        return bool(stopped.any())
 
     def _take_step(self, spot: Spot, place: Place) -> None:
         step = self.stepping
@@ -219,7 +222,7 @@ class Session:
             if spot.leaves:
                 self.stepping = None
                 block, thread = place.f.lane_place(position)
-                self.frontend.note(f"[thread {thread} of block {block} has ended]")
+                self.frontend.note(f"[thread {_index(thread)} of block {_index(block)} has ended]")
             return
         step.left -= 1
         if step.left > 0:
@@ -256,20 +259,31 @@ class Session:
                 self._drop(one)
                 continue
             if new is None or new == one.old:
+                self._note_seen(one, place)
                 continue
             old, one.old = one.old, new
             if not one.enabled:
+                self._note_seen(one, place)
                 continue
             one.hits += 1
             writer = None
             lanes = np.zeros(1, np.int64)
-            if self._last is not None:
-                f, instruction = self._last
+            last = one.seen if isinstance(one, VariableWatch) else self._last
+            if isinstance(one, VariableWatch):
+                lanes = np.array([place.holds(one.lane) or 0])
+            if last is not None:
+                f, instruction = last
                 wrote = one.writers(f, instruction)
                 writer = (f, instruction, wrote)
                 if len(wrote) and (position := place.holds(int(f.lanes.lanes[wrote[-1]]))) is not None:
                     lanes = np.array([position])
+            self._note_seen(one, place)
             self._stop(Stop("watchpoint", place, lanes, changed=Changed(one, old, new), writer=writer))
+
+    @staticmethod
+    def _note_seen(one: Watchpoint, place: Place) -> None:
+        if isinstance(one, VariableWatch) and place.holds(one.lane) is not None:
+            one.seen = (place.f, place.instruction)
 
     def _drop(self, one: Watchpoint) -> None:
         self.watchpoints.remove(one)
@@ -277,6 +291,7 @@ class Session:
 
     def _stop(self, stop: Stop) -> None:
         self.stepping = None
+        self._drop_until()
         self.stop = stop
         f = stop.place.f
         focus, lane = self.focus, int(f.lanes.lanes[stop.lanes[0]])
@@ -288,6 +303,12 @@ class Session:
         self.focus = Focus(f.batch, lane)
         self.frontend.stopped(stop)
         self.stop = None
+
+    def _drop_until(self) -> None:
+        """Delete the breakpoints of `until`, which last up to the next stop."""
+        if any(one.until for one in self.breakpoints):
+            self.breakpoints[:] = [one for one in self.breakpoints if not one.until]
+            self._arm()
 
     # ---- breakpoints ----
 
@@ -386,13 +407,15 @@ class Session:
         batch = self.stop.place.f.batch
         rows = np.flatnonzero((batch.indices == np.array(block)).all(axis=1))
         if not len(rows):
-            raise ExpressionError(f"block {block} is not running: it has not started, has ended, or is not in the grid")
+            raise ExpressionError(
+                f"block {_index(block)} is not running: it has not started, has ended, or is not in the grid"
+            )
         x, y, z = batch.geometry.dims
         if any(not 0 <= i < n for i, n in zip(thread, (x, y, z), strict=True)):
-            raise ExpressionError(f"thread {thread} is not in the block of {x}x{y}x{z} threads")
+            raise ExpressionError(f"thread {_index(thread)} is not in the block of {x}x{y}x{z} threads")
         lane = int(rows[0]) * batch.geometry.threads + thread[0] + x * (thread[1] + y * thread[2])
         if self.place_of(lane) is None:
-            raise ExpressionError(f"thread {thread} of block {block} has ended")
+            raise ExpressionError(f"thread {_index(thread)} of block {_index(block)} has ended")
         self.focus = Focus(batch, lane)
 
     def step(self, kind: str, count: int = 1) -> None:
@@ -448,3 +471,8 @@ class Spot:
 
     def after(self, f: Fragment) -> None:
         """Never called: ``ends`` is False."""
+
+
+def _index(where: Index3) -> str:
+    """A block or thread index in cuda-gdb's form."""
+    return "({},{},{})".format(*where)

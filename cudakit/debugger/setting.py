@@ -11,7 +11,9 @@ from cudakit.debugger.expressions import Value
 from cudakit.debugger.state import View
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.types import Array
-from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT
+from cudakit.sim.checks.shadow import STRONG
+from cudakit.sim.lockstep.clusters import home_of
+from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW
 from cudakit.sim.lockstep.owners import own_offset
 
@@ -54,16 +56,22 @@ def _bytes_at(address: int, size: int, view: View) -> Array:
         offset = own_offset(view.f, int(position), address)
         return _row(batch.local, int(view.f.lanes.lanes[position]), offset, size)
     if address >= SHARED_WINDOW:
-        offset, block = address - SHARED_WINDOW, int(view.f.lanes.block[position])
-        clusters = batch.run.cluster_size
-        if clusters > 1:
-            block = block - block % clusters + (offset >> RANK_SHIFT & RANK_MASK)
-            offset &= (1 << RANK_SHIFT) - 1
+        block, offset = home_of(batch, int(view.f.lanes.block[position]), address - SHARED_WINDOW)
+        _initialise(batch, block, offset - SHARED_START, size)
         return _row(batch.shared, block, offset - SHARED_START, size)
     allocation = batch.run.space.covering(address, size)
     start = address - allocation.address
     allocation.define(start, size)
     return allocation.data[start : start + size]
+
+
+def _initialise(batch: Batch, block: int, offset: int, size: int) -> None:
+    """Mark bytes of a block's shared memory as written, for the check of uninitialised reads."""
+    table = getattr(batch.guard, "shared", None)
+    if table is not None:
+        first = block * table.granules + (offset >> table.shift)
+        words = table.writes.first[first : first + -(-size >> table.shift)]
+        words[words == 0] = STRONG
 
 
 def _row(store: Any, row: int, offset: int, size: int) -> Array:

@@ -152,6 +152,9 @@ class _Constants:
     def register(self, name: str) -> None:
         return None
 
+    def recalled(self, text: str) -> expressions.Value:
+        raise ExpressionError(f"{text} is not a constant")
+
     def type(self, name: str) -> None:
         return None
 

@@ -16,10 +16,10 @@ from cudakit.debugger.expressions import Value, of_numbers
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.types import Array, CType, Enum, Member, Struct
 from cudakit.sim.instructions.special import special
-from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT, own_base
+from cudakit.sim.lockstep.clusters import home_of, own_base
 from cudakit.sim.lockstep.fragment import Batch, Fragment, Frame
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
-from cudakit.sim.lockstep.owners import named_offsets
+from cudakit.sim.lockstep.owners import named_offsets, to_generic
 from cudakit.sim.lockstep.program import BARRIER, reads_of, writes_of
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction, NotSimulated
@@ -28,12 +28,11 @@ _DIM3 = Struct("dim3", 12, [Member(axis, types.UINT, 4 * place) for place, axis 
 _DIM3_REGISTERS = {"threadIdx": "tid", "blockIdx": "ctaid", "blockDim": "ntid", "gridDim": "nctaid"}
 # C++ types for the PTX types of registers, which no variable names
 _BY_KIND: dict[str, CType] = {"pred": types.BOOL, "f16": types.NAMED["__half"], "f32": types.FLOAT, "f64": types.DOUBLE}
-_BY_KIND |= {
-    f"{letter}{8 * size}": types.base(f"{letter}{8 * size}", "unsigned", size)
-    for letter in "bu"
-    for size in (1, 2, 4, 8)
-}
-_BY_KIND |= {f"s{8 * size}": types.base(f"s{8 * size}", "signed", size) for size in (1, 2, 4, 8)}
+
+
+def _type_of_register(kind: str, size: int) -> CType:
+    """The C++ type that shows a register of a PTX type, held in `size` bytes."""
+    return _BY_KIND.get(kind) or types.base(kind, "signed" if kind[0] == "s" else "unsigned", size)
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,24 @@ class View:
         self.batch = frame.f.batch
         self.program = frame.frame.program
         self.number = code.number(self.program, frame.instruction)
+        # the values that print has shown
+        self.history: list[Value] = []
 
     def subset(self, mask: Array) -> View:
         """The same frame of the threads for which the mask is true."""
-        return View(self.code, self.frame, self.positions[mask])
+        view = View(self.code, self.frame, self.positions[mask])
+        view.history = self.history
+        return view
+
+    def recalled(self, text: str) -> Value:
+        """The value that print has shown as $3, or last ($). Raises ExpressionError if there is none."""
+        number = int(text[1:] or len(self.history))
+        if not 0 < number <= len(self.history):
+            raise ExpressionError(f"no value {text} has been printed")
+        value = self.history[number - 1]
+        if self.count == 1 or value.rows is None:
+            return value
+        return Value(value.type, np.repeat(value.rows[:1], self.count, axis=0))
 
     # ---- names ----
 
@@ -145,16 +158,18 @@ class View:
             return Value(_DIM3, np.stack(columns, axis=1).astype(np.uint32).view(np.uint8).reshape(self.count, 12))
         if name == "warpSize":
             return of_numbers(types.INT, np.full(self.count, 32, np.int32))
+        known = [variable.name for variable in self.code.info.variables.values()]
+        wanted = name if name in known else next((one for one in known if one.endswith(f"::{name}")), None)
         for variable in self.code.info.variables.values():
-            if variable.name in (name, name.rsplit("::", 1)[-1]):
+            if variable.name == wanted:
                 return self.value(variable)
         return self._module_variable(name) or self._member_of_this(name) or self._enumerator(name)
 
     def _enumerator(self, name: str) -> Value | None:
         for kind in self.code.info.types.values():
-            if isinstance(kind, Enum) and name in kind.names.values():
-                number = next(value for value, known in kind.names.items() if known == name)
-                return of_numbers(kind, np.full(self.count, number))
+            for number, known in kind.names.items() if isinstance(kind, Enum) else ():
+                if f"::{known}".endswith(f"::{name}"):
+                    return of_numbers(kind, np.full(self.count, number))
         return None
 
     def _module_variable(self, name: str) -> Value | None:
@@ -226,8 +241,9 @@ class View:
         local = self.program.local_offsets
         name = next((n for n in local if n.split("#")[0] == place.symbol), None)
         if name is not None:
-            base = self.frame.frame.local_base + local[name]
-            return np.full(self.count, LOCAL_WINDOW + base, np.uint64) + offset
+            address = np.uint64(self.frame.frame.local_base + local[name]) + offset
+            generic = np.broadcast_to(to_generic(self.f, address), (self.f.lanes.count,))
+            return generic.take(self.positions)
         shared = self.batch.run.config.shared_symbols.get(place.symbol)
         if shared is not None:
             own = np.broadcast_to(np.asarray(own_base(self.f)), (self.f.lanes.count,)).take(self.positions)
@@ -283,7 +299,7 @@ class View:
             raise ExpressionError(f"the register {name} has no value here: the function does not need it any more")
         held = self.raw_register(slot)
         if kind is None:
-            kind = _BY_KIND[self.program.function.registers[name]]
+            kind = _type_of_register(self.program.function.registers[name], held.dtype.itemsize)
         rows = _rows(held.astype(np.uint8) if held.dtype == np.bool_ else held)
         if rows.shape[1] < kind.size:
             rows = np.pad(rows, ((0, 0), (0, kind.size - rows.shape[1])))
@@ -326,12 +342,11 @@ class View:
         return self._rows_of(store, lanes, named, size, "the thread's local")
 
     def _load_shared(self, offsets: Array, size: int, chosen: Array) -> Array:
-        blocks = self.f.lanes.block[self.positions[chosen]]
-        offsets = offsets.astype(np.int64)
+        own = self.f.lanes.block[self.positions[chosen]]
+        blocks, offsets = home_of(self.batch, own, offsets.astype(np.int64))
         clusters = self.batch.run.cluster_size
-        if clusters > 1:
-            blocks = blocks - blocks % clusters + (offsets >> RANK_SHIFT & RANK_MASK)
-            offsets = offsets & ((1 << RANK_SHIFT) - 1)
+        if (blocks // clusters != own // clusters).any():
+            raise ExpressionError("cannot read shared memory outside the cluster")
         return self._rows_of(self.batch.shared, blocks, offsets - SHARED_START, size, "shared")
 
     def _load_param(self, offsets: Array, size: int, chosen: Array) -> Array:

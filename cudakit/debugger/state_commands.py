@@ -55,7 +55,8 @@ class StateCommands:
         geometry = focus.batch.geometry
         linear = focus.lane % geometry.threads
         words = list(re.finditer(r"(kernel|grid|block|thread|warp|lane)\s*(\([^)]*\)|[\d,]+)?", text))
-        if not words and text:
+        rest = re.sub(r"(kernel|grid|block|thread|warp|lane)\s*(\([^)]*\)|[\d,]+)?", "", text).strip()
+        if rest or (text and not words):
             raise ExpressionError("the focus is set by: cuda block (x,y,z) thread (x,y,z), or cuda warp N lane N")
         changes = False
         for word in words:
@@ -68,10 +69,10 @@ class StateCommands:
             elif word[1] == "thread":
                 thread = texts.parse_index(word[2], "thread")
             elif word[1] == "warp":
-                linear = 32 * int(word[2])
+                linear = 32 * count_of(word[2])
                 thread = geometry.thread_index(linear)
             else:
-                linear = linear // 32 * 32 + int(word[2])
+                linear = linear // 32 * 32 + count_of(word[2])
                 thread = geometry.thread_index(linear)
         if changes:
             self.session.select(block, thread)

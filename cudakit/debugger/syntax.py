@@ -19,8 +19,8 @@ class ExpressionError(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """A node: `kind` is "number", "name", "register", "unary", "binary", "member", "index", "cast", "sizeof", "choice"
-    or "span" (gdb's @)."""
+    """A node: `kind` is "number", "name", "register", "history", "unary", "binary", "member", "index", "cast", "sizeof"
+    (of a type or a value), "choice" (?:) or "span" (gdb's @)."""
 
     kind: str
     text: str = ""
@@ -33,6 +33,7 @@ _TOKEN = re.compile(
     (?P<number>0[xX][0-9a-fA-F]+[uUlL]*|0[bB][01]+[uUlL]*
       |(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?[fFlL]?|\d+[uUlL]*)
     |(?P<char>'(?:\\.|[^'\\])')
+    |(?P<history>\$\d*(?![\w.]))
     |(?P<register>[%$][A-Za-z_]\w*(?:\.[xyz])?)
     |(?P<name>[A-Za-z_]\w*(?:::~?[A-Za-z_]\w*)*)
     |(?P<sign><<|>>|<=|>=|==|!=|&&|\|\||->|[-+*/%&|^~!<>?:.()\[\]@,])
@@ -184,15 +185,16 @@ class Parser:
         if kind == "number":
             return Node("number", text, (), _number(text))
         if kind == "char":
-            return Node("number", text, (), np.int8(ord(text[1:-1].encode().decode("unicode_escape"))))
+            code = ord(text[1:-1].encode("latin-1", "replace").decode("unicode_escape"))
+            return Node("number", text, (), np.uint8(code & 0xFF).astype(np.int8))
         if kind == "name":
             if text in ("true", "false"):
                 return Node("number", text, (), np.bool_(text == "true"))
             if text in ("nullptr", "NULL"):
                 return Node("number", text, (), np.int64(0))
             return Node("name", text)
-        if kind == "register":
-            return Node("register", text)
+        if kind in ("register", "history"):
+            return Node(kind, text)
         if (kind, text) == ("sign", "("):
             node = self.choice()
             self.expect(")")
@@ -217,7 +219,10 @@ def _number(text: str) -> Any:
     if re.fullmatch(r"0[0-7]+", digits):
         value = int(digits, 8)
     else:
-        value = int(digits, 0)
+        try:
+            value = int(digits, 0)
+        except ValueError:
+            raise ExpressionError(f"the number {text} is not valid") from None
     choices: list[Any] = [np.int32, np.uint32, np.int64, np.uint64]
     if "u" in suffix:
         choices = [np.uint32, np.uint64]

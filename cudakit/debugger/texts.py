@@ -112,7 +112,6 @@ def inlined(code: Code, frame: CallFrame) -> Iterator[str]:
 def stop_text(session: Session, stop: Stop, view: View) -> list[str]:
     """The lines that announce a stop."""
     code = session.code(stop.place.f)
-    f = stop.place.f
     lines: list[str] = []
     where = frame_text(code, view)
     if stop.report is not None:
@@ -126,7 +125,7 @@ def stop_text(session: Session, stop: Stop, view: View) -> list[str]:
         lines.append(f"\nLaunch {session.launches}, {where}")
     else:
         lines += _returned(view, stop)
-        if len(f.frames) != getattr(session, "_shown_depth", len(f.frames)) or stop.reason == "finish":
+        if stop.reason == "finish":
             lines.append(where)
     if stop.error:
         lines.append(f"error: {stop.error}")

@@ -227,6 +227,8 @@ def number_text(value: Any, kind: CType | None = None, form: str = "") -> str:
     plain = None if kind is None else kind.plain
     if form in ("x", "o", "t", "d", "u", "c") and not isinstance(value, (bool, np.bool_)):
         if isinstance(value, np.inexact) or (isinstance(value, np.generic) and value.dtype.kind == "V"):
+            if form != "x" and not np.isfinite(value):
+                return float_text(value)
             whole = int(np.asarray(value).view(f"u{value.dtype.itemsize}")) if form == "x" else int(value)
         else:
             whole = int(value)
@@ -325,7 +327,8 @@ def member_bytes(member: Member, data: Array) -> Array:
         return value
     whole = int.from_bytes(value.tobytes(), "little") >> member.bit_offset & ((1 << member.bits) - 1)
     plain = member.type.plain
-    if isinstance(plain, Base) and plain.kind == "signed" and whole >> (member.bits - 1):
+    signed = isinstance(plain, Base) and plain.kind in ("signed", "char")
+    if (signed or (isinstance(plain, Enum) and plain.signed)) and whole >> (member.bits - 1):
         whole -= 1 << member.bits
     size = max(member.type.size, 1)
     return np.frombuffer((whole & ((1 << 8 * size) - 1)).to_bytes(size, "little"), np.uint8)

@@ -39,17 +39,8 @@ class ValueCommands:
         ]
 
     def _value(self, text: str, view: View) -> Value:
-        text = re.sub(r"\$(\d+)", lambda match: self._recalled(int(match[1])), text)
+        view.history = self._history
         return evaluate(parse(text, lambda name: view.type(name) is not None), view)
-
-    def _recalled(self, number: int) -> str:
-        if not 0 < number <= len(self._history):
-            raise ExpressionError(f"no value ${number} has been printed")
-        value = self._history[number - 1]
-        found = None if value.rows is None else types.numbers(value.type, value.rows)
-        if found is None:
-            raise ExpressionError(f"${number} is not a number")
-        return f"({found[0]!r})" if isinstance(found[0], bool) else f"({found[0].item()!r})"
 
     def _print(self, text: str) -> bool:
         form, text = form_of(text)
@@ -110,6 +101,8 @@ class ValueCommands:
         address, element = _address_of(value, view)
         form = next((one for one in letters if one in "xduotcfs"), "" if element is not None else "x")
         size = next(({"b": 1, "h": 2, "w": 4, "g": 8}[one] for one in letters if one in "bhwg"), 0)
+        if "i" in letters:
+            raise ExpressionError("x shows memory, not instructions; disassemble shows the PTX of the line")
         if form == "s":
             self._write(f"{address:#x}:\t{texts.text_at(view, address)}")
             return False
@@ -125,7 +118,7 @@ class ValueCommands:
         return False
 
     def _set(self, text: str) -> bool:
-        match = re.fullmatch(r"(?:var(?:iable)?\s+)?(.+?)\s*=(?!=)\s*(.+)", text)
+        match = re.fullmatch(r"(?:var(?:iable)?\s+)?(.+?)\s*(?<![=!<>])=(?!=)\s*(.+)", text)
         if match is None:
             raise ExpressionError("set needs a variable and a value: set var i = 3")
         view = self.session.needed_view()
@@ -162,5 +155,5 @@ def _examined(element: types.CType | None, form: str, size: int) -> types.CType:
     if form == "f" and size:
         return {2: types.NAMED["__half"], 4: types.FLOAT, 8: types.DOUBLE}.get(size, types.FLOAT)
     if size:
-        return {1: types.BYTE, 2: types.NAMED["unsigned short"], 4: types.UINT, 8: types.ULONG}[size]
+        return types.base("", "signed" if form == "d" else "unsigned", size)
     return element if element is not None else types.FLOAT if form == "f" else types.UINT

@@ -13,10 +13,10 @@ import numpy as np
 
 from cudakit.debugger.code import Code
 from cudakit.debugger.expressions import Value, bytes_of, evaluate
-from cudakit.debugger.state import CallFrame, View
+from cudakit.debugger.state import Place, View, frames
 from cudakit.debugger.syntax import ExpressionError, Node
-from cudakit.debugger.types import Array, CType
-from cudakit.sim.lockstep.clusters import RANK_MASK, RANK_SHIFT
+from cudakit.debugger.types import Array, CType, Member, member_bytes
+from cudakit.sim.lockstep.clusters import home_of
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
 from cudakit.sim.ptx.ir import Address, Instruction, Register
@@ -33,7 +33,11 @@ class Watchpoint:
         self.old = old
         self.hits = 0
         self.enabled = True
-        self.condition = ""
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the value still exists after the launch."""
+        return False
 
     def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
         """The value's bytes now; None if it cannot be read from here. Raises Gone once it does not exist any more."""
@@ -55,12 +59,24 @@ class MemoryWatch(Watchpoint):
     """Watches bytes of global memory, or of the shared memory of block `block` of a batch."""
 
     def __init__(
-        self, number: int, text: str, kind: CType, old: bytes, address: int, home: tuple[Batch, int] | None, space: Any
+        self, number: int, text: str, value: Value, old: bytes, address: int, home: tuple[Batch, int] | None, space: Any
     ) -> None:
-        super().__init__(number, text, kind, old)
+        super().__init__(number, text, value.type, old)
         self.address, self.home, self.space = address, home, space
+        self.member = value.member
+
+    @property
+    def outlives(self) -> bool:
+        return self.home is None
 
     def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
+        data = self._bytes(f)
+        if self.member is None or not self.member.bits:
+            return data
+        whole = Member("", self.type, 0, self.member.bits, self.member.bit_offset)
+        return bytes(member_bytes(whole, np.frombuffer(data, np.uint8)))
+
+    def _bytes(self, f: Fragment) -> bytes:
         size = len(self.old)
         if self.home is not None:
             batch, block = self.home
@@ -85,12 +101,8 @@ class MemoryWatch(Watchpoint):
         starts = np.broadcast_to(held, (f.lanes.count,)).astype(np.int64) + operand.offset
         if self.home is not None:
             batch, block = self.home
-            ranks = starts & (SHARED_WINDOW - 1)
-            mine = f.lanes.block == block
-            if batch.run.cluster_size > 1:
-                size = batch.run.cluster_size
-                mine = f.lanes.block - f.lanes.block % size + (ranks >> RANK_SHIFT & RANK_MASK) == block
-            starts = np.where(mine, ranks & ((1 << RANK_SHIFT) - 1), -1 << 30)
+            blocks, offsets = home_of(batch, f.lanes.block, starts & (SHARED_WINDOW - 1))
+            starts = np.where(blocks == block, offsets, -1 << 30)
         end = self.address + len(self.old)
         return np.flatnonzero((starts < end) & (starts + _bytes_accessed(instruction) > self.address))
 
@@ -105,25 +117,27 @@ def _bytes_accessed(instruction: Instruction) -> int:
 
 
 class VariableWatch(Watchpoint):
-    """Watches a variable of one thread, in the frame at `depth` of the thread's calls."""
+    """Watches a variable of one thread, in the frame at `depth` of the thread's calls. `seen` is the instruction at
+    which the thread was last."""
 
     def __init__(self, number: int, text: str, node: Node, code: Code, view: View, old: Value) -> None:
         super().__init__(number, text, old.type, bytes(bytes_of(old, view)[0]))
         self.node, self.code, self.batch = node, code, view.batch
         self.depth, self.program = view.frame.depth, view.program
         self.lane = int(view.f.lanes.lanes[view.positions[0]])
+        self.seen: tuple[Fragment, Instruction] | None = None
 
     def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
         if f.batch is not self.batch:
             raise Gone
-        position = int(np.searchsorted(f.lanes.lanes, self.lane))
-        if position >= f.lanes.count or int(f.lanes.lanes[position]) != self.lane:
+        place = Place(f, instruction)
+        position = place.holds(self.lane)
+        if position is None:
             return None
         if len(f.frames) <= self.depth or f.frames[self.depth].program is not self.program:
             raise Gone
-        if len(f.frames) != self.depth + 1:
-            return None  # a callee may change it by a pointer: seen once it has returned
-        view = View(self.code, CallFrame(f, self.depth, instruction), np.array([position]))
+        frame = next(one for one in frames(place) if one.depth == self.depth)
+        view = View(self.code, frame, np.array([position]))
         try:
             return bytes(bytes_of(evaluate(self.node, view), view)[0])
         except ExpressionError:
@@ -150,15 +164,10 @@ def watch(number: int, text: str, node: Node, code: Code, view: View) -> Watchpo
         address = int(value.addresses[0])
         old = bytes(bytes_of(value, view)[0])
         if SHARED_WINDOW <= address < LOCAL_WINDOW:
-            offset = address - SHARED_WINDOW
-            block = int(view.f.lanes.block[view.positions[0]])
-            size = view.batch.run.cluster_size
-            if size > 1:
-                block = block - block % size + (offset >> RANK_SHIFT & RANK_MASK)
-                offset &= (1 << RANK_SHIFT) - 1
-            return MemoryWatch(number, text, value.type, old, offset, (view.batch, block), None)
+            home, offset = home_of(view.batch, int(view.f.lanes.block[view.positions[0]]), address - SHARED_WINDOW)
+            return MemoryWatch(number, text, value, old, offset, (view.batch, home), None)
         if address < LOCAL_WINDOW:
-            return MemoryWatch(number, text, value.type, old, address, None, view.batch.run.space)
+            return MemoryWatch(number, text, value, old, address, None, view.batch.run.space)
         if address >= PARAM_WINDOW:
             raise ExpressionError(f"{text} is a kernel parameter in constant memory and cannot change")
     elif not value.register:

@@ -23,6 +23,8 @@ class Command(NamedTuple):
 
 def condition_of(text: str) -> tuple[str, str]:
     """The location and the condition of "k.cu:12 if i == 3"."""
+    if re.search(r"(^|\s)if\s*$", text):
+        raise ExpressionError("a condition is needed after if: break k.cu:12 if i == 3")
     match = re.fullmatch(r"(.*?)(?:^|\s+)if\b\s*(.+)", text)
     return (match[1].strip(), match[2].strip()) if match is not None else (text.strip(), "")
 

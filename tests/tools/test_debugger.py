@@ -359,8 +359,8 @@ def test_the_focus_moves_to_other_threads_and_blocks() -> None:
     assert found["print i"] == "$1 = 66"
     assert found["bt"].startswith("#0  smooth (")  # an odd thread is not in the function
     assert "thread (36,0,0)" in found["cuda warp 1 lane 4"]
-    assert "block (9, 0, 0) is not running" in found["cuda block (9,0,0)"]
-    assert "thread (64, 0, 0) is not in the block of 64x1x1 threads" in found["thread (64,0,0)"]
+    assert "block (9,0,0) is not running" in found["cuda block (9,0,0)"]
+    assert "thread (64,0,0) is not in the block of 64x1x1 threads" in found["thread (64,0,0)"]
     assert "#1  smooth (" in found["up"]
 
 
@@ -454,6 +454,124 @@ def test_a_function_that_is_inlined_is_named_in_the_backtrace() -> None:
 
     found = replies(["break inlined.cu:2", "run", "bt"], launch, variables=False)
     assert re.search(r"inlined at .*inlined\.cu:5", found["bt"])
+
+
+FLOW = """
+struct Bits { unsigned a : 3; int b : 5; };
+struct Pair { int x, y; };
+__device__ Bits bits;
+namespace one { __device__ int total; enum class Kind { small = 3, large = 9 }; }
+namespace two { __device__ int total; }
+__device__ __noinline__ void bump(int& r, Pair* p) {
+    r += 5; // BYREF
+    p->y = 3;
+}
+__global__ void flow(int* out, int n) {
+    int i = threadIdx.x;
+    int sum = 0, found = -1;
+    for (int k = 0; k < n; k++) {
+        if (k == i) {
+            found = k;
+            continue;
+        }
+        sum += k * i; // SUM
+        if (sum > 20)
+            break;
+    }
+    bool large = sum > 20;
+    if (i == 2) bits.a = 1; // A
+    if (i == 2) bits.b = 2; // B
+    if (i == 2) one::total = 11;
+    if (i == 2) two::total = 22;
+    Pair pair = {1, 2};
+    one::Kind kind = large ? one::Kind::large : one::Kind::small;
+    bump(sum, &pair); // CALL
+    out[i] = sum + found + pair.x + pair.y + large + int(kind); // END
+}
+__global__ void brief(int* x, int n) { int i = threadIdx.x; if (i < n) x[i] *= 2; } // BRIEF
+"""
+
+
+def flow(commands: Sequence[str], tmp_path: Path, kernel: str = "flow") -> dict[str, str]:
+    """The replies of a session on one of the kernels of FLOW, with 8 threads and n = 4."""
+    (tmp_path / "flow.cu").write_text(FLOW)
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        out = device.zeros(8, "int32")
+        device.compile(tmp_path / "flow.cu")[kernel].launch(device.default_stream, grid=1, block=8, args=(out, 4))
+        device.synchronize()
+
+    marks = {mark: str(line_of(mark, tmp_path / "flow.cu")) for mark in re.findall(r"// (\w+)\n", FLOW)}
+    filled = [re.sub(r"@(\w+)", lambda match: f"flow.cu:{marks[match[1]]}", one) for one in commands]
+    found = replies(filled, launch)
+    return {command: found[line] for command, line in zip(commands, filled, strict=True)}
+
+
+def test_variables_keep_their_values_where_branches_meet(tmp_path: Path) -> None:
+    """The ranges in DWARF follow the text of the PTX: a value that one branch sets is not that of the others."""
+    for thread in range(8):
+        sums, sum_ = [], 0
+        found_at = -1
+        for k in range(4):
+            if k == thread:
+                found_at = k
+                continue
+            sums.append((k, sum_, found_at))
+            sum_ += k * thread
+            if sum_ > 20:
+                break
+        k, before, known = sums[-1]
+        found = flow([f"break @SUM if i == {thread} && k == {k}", "run", "print sum", "print found"], tmp_path)
+        assert (found["print sum"], found["print found"]) == (f"$1 = {before}", f"$2 = {known}")
+
+
+def test_a_variable_has_no_value_before_its_declaration(tmp_path: Path) -> None:
+    found = flow(
+        ["tbreak @SUM if i == 7", "run", "print large", "tbreak @END if i == 7", "continue", "print kind"], tmp_path
+    )
+    assert "large has no value here" in found["print large"]
+    assert found["print kind"] == "$1 = one::Kind::large"
+
+
+def test_several_breakpoints_at_one_line(tmp_path: Path) -> None:
+    commands = ["break @END if i == 5", "tbreak @END if i == 6", "break @END if (size_t)i == 5", "run", "continue"]
+    found = flow(commands, tmp_path)
+    assert "thread (5,0,0)" in found["run"]
+    assert "thread (6,0,0)" in found["continue"]
+
+
+def test_a_kernel_on_one_line_has_its_arguments(tmp_path: Path) -> None:
+    found = flow(["break brief if n == 4 && x != 0", "run", "print n"], tmp_path, "brief")
+    assert found["print n"] == "$1 = 4"
+
+
+def test_watchpoints_on_a_bit_field_and_through_a_reference(tmp_path: Path) -> None:
+    found = flow(["break @A if i == 2", "run", "watch bits.b", "continue", "print bits.a"], tmp_path)
+    assert "new value = 2" in found["continue"]
+    assert found["print bits.a"] == "$1 = 1"
+    found = flow(["break @CALL if i == 3", "run", "watch sum", "continue"], tmp_path)
+    assert f"thread (3,0,0) at {tmp_path / 'flow.cu'}:{line_of('BYREF', tmp_path / 'flow.cu')}" in found["continue"]
+
+
+def test_names_in_namespaces_and_values_of_the_history(tmp_path: Path) -> None:
+    prints = ["print one::total", "print two::total", "print $1 * 3", "print $", "print kind == one::Kind::small"]
+    found = flow(["break @END if i == 2", "run", *prints, "print &pair == &pair"], tmp_path)
+    values = [found[one].partition(" = ")[2] for one in prints]
+    assert values == ["11", "22", "33", "33", "true"]
+
+
+def test_until_stops_the_thread_in_focus_only(tmp_path: Path) -> None:
+    found = flow(["break @SUM if i == 4", "run", "delete", "until @END", "info breakpoints"], tmp_path)
+    assert "thread (4,0,0)" in found["until @END"]
+    assert found["info breakpoints"] == "No breakpoints."
+
+
+def test_no_command_ends_a_session(tmp_path: Path) -> None:
+    odd = ["print/d (float)0 / 0", "cuda warp (0,0,0)", "print 08", "print 'x", "x/3i pair", "disable 99", "break 3 if"]
+    found = flow(["break @END if i == 1", "run", *odd, "print i"], tmp_path)
+    assert found["print i"].endswith(" = 1")
+    assert all(found[one] for one in odd)
 
 
 # ---- the console ----

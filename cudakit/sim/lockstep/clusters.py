@@ -45,6 +45,14 @@ def own_base(f: Fragment) -> Any:
 # ---- addresses ----
 
 
+def home_of(batch: Batch, blocks: Any, addresses: Any) -> tuple[Any, Any]:
+    """The block of the batch and the address within it that shared addresses with ranks name, taken in these blocks."""
+    size = batch.run.cluster_size
+    if size == 1:
+        return blocks, addresses
+    return blocks - blocks % size + (addresses >> RANK_SHIFT & RANK_MASK), addresses & _OFFSET_MASK
+
+
 def shared_address(name: str) -> Callable[[Fragment], Any]:
     """Return a function that computes the address of a shared variable for a fragment."""
 
