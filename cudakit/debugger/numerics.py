@@ -14,8 +14,9 @@ import contextlib
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cudakit.device import Device
 from cudakit.driver import driver as drivers
 from cudakit.errors import CudakitError
 from cudakit.names import hint
@@ -24,9 +25,6 @@ from cudakit.sim.probing.indices import IndexTraps
 from cudakit.sim.probing.losses import LineAccuracy
 from cudakit.sim.probing.shadow import ShadowProbe
 from cudakit.sim.probing.traps import KINDS, ValueTraps
-
-if TYPE_CHECKING:
-    from cudakit.device import Device
 
 __all__ = ["KINDS", "AccuracyReport", "LineAccuracy", "float64_shadow", "trap"]
 
@@ -53,11 +51,14 @@ def trap(*kinds: str, device: Device | None = None) -> Iterator[None]:
     Raises:
         DeviceFault: From the call that waits for the kernel, at the end of the block at the latest.
         ValueError: If a kind is unknown.
+        TypeError: If a kind is not a string, or the device not a Device.
         CudakitError: If the device is a GPU.
     """
+    known = ", ".join(KINDS)
     for kind in kinds:
+        if not isinstance(kind, str):
+            raise TypeError(f"a trap for {kind!r} was requested; name kinds as strings, such as trap('nan'): {known}")
         if kind not in KINDS:
-            known = ", ".join(KINDS)
             raise ValueError(f"a trap for {kind!r} was requested; the kinds are {known}{hint(kind, KINDS)}")
     wanted = kinds or KINDS
     probes: list[Any] = [ValueTraps(wanted)]
@@ -88,6 +89,8 @@ def float64_shadow(device: Device | None = None) -> Iterator[AccuracyReport]:
 def _driver(device: Device | None, what: str) -> Any:
     if device is None:
         return None
+    if not isinstance(device, Device):
+        raise TypeError(f"{what} of {device!r} was requested; device must be a cudakit.Device, such as Device('sim')")
     if device.kind != "sim":
         raise CudakitError(f"{what} of {device!r} was requested, but only simulated devices have it: use Device('sim')")
     return device.context.driver

@@ -47,16 +47,20 @@ class Expression:
     index: tuple[Any, ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Expression:
-        """Read `out[12, 7]`, `out[-1]`, `out[3, 4:6]` or `out`. Raises ValueError for anything else."""
-        found = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*(?:\[([^\[\]]*)\])?\s*", text)
+    def parse(cls, text: str, name: str = r"[A-Za-z_]\w*") -> Expression:
+        """Read `out[12, 7]`, `out[-1]`, `out[3, 4:6]` or `out`. Raises ValueError for anything else, and for step 0.
+        name: a pattern for the name."""
+        found = re.fullmatch(rf"\s*({name})\s*(?:\[([^\[\]]*)\])?\s*", text)
         keys = found[2].split(",") if found is not None and found[2] is not None else []
         if found is None or not all(_KEY.fullmatch(key) for key in keys):
             raise ValueError(
                 f"{text!r} names no element: write the name of a kernel's parameter or of a variable, with an index of "
                 "integers and slices, such as out[12, 7], out[-1] or out[3, 4:6]"
             )
-        return cls(found[1], tuple(_key(key.strip()) for key in keys))
+        index = tuple(_key(key.strip()) for key in keys)
+        if any(isinstance(key, slice) and key.step == 0 for key in index):
+            raise ValueError(f"{text!r} has a slice with step 0, which selects no elements: write a step other than 0")
+        return cls(found[1], index)
 
     def __str__(self) -> str:
         return self.name + index_text(self.index)
@@ -81,7 +85,7 @@ class WatchedParameter:
 
     def __str__(self) -> str:
         lines = [str(history) for history in self.histories]
-        if not lines:
+        if not lines and not self.notes:
             lines = [f"no launch had a parameter or variable named {self.expression.name}, so no writes were recorded"]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
@@ -239,7 +243,7 @@ def watch_parameter(expression: str, device: Device | None = None, *, reads: boo
         The histories. The end of the block waits for the devices, unless an exception ended it.
 
     Raises:
-        ValueError: If the expression is malformed.
+        ValueError: If the expression is malformed, or a slice has step 0.
     """
     watched = WatchedParameter(Expression.parse(expression))
     finders: list[_Finder] = []

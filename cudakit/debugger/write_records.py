@@ -27,11 +27,12 @@ class Read:
     Attributes:
         space: "global", "shared", "local", "constant", "parameter", "special register" or "literal".
         name: "x[3, 4]" if a parameter of the kernel points to that array; the name of a parameter or register.
-        value: The value that was read; None if unknown.
+        value: The value that was read, a tuple if it contains several elements of its array; None if unknown.
         address: In global memory; in shared and local memory the offset in the block's or the thread's bytes.
         places: The line that read it, then the lines into which it was inlined.
         instruction: The PTX instruction.
-        block, thread: The thread that read it, if a shuffle passed the value on from another thread; else None.
+        block, thread: The thread that read it, if it is not the thread that wrote: a shuffle passed the value on, or
+            several threads updated the element atomically; else None.
         stored: For shared memory, the store of the value: a Write without index and values; None if unknown.
     """
 
@@ -51,12 +52,17 @@ class Read:
     def lines(self, indent: str) -> list[str]:
         """The printed form."""
         what = self.name or (self.space if self.address is None else f"{self.space} memory at {self.address:#x}")
-        value = "" if self.value is None else f" = {self.value!s}"
+        several = self.value if isinstance(self.value, tuple) else ()
+        text = f"({', '.join(str(one) for one in several)})" if several else str(self.value)
+        value = "" if self.value is None else f" = {text}"
         at = f", at {self.places[0].file}:{self.places[0].line}" if self.places else ""
         by = "" if self.thread is None else f", by block {self.block}, thread {self.thread}"
         lines = [f"{indent}{what}{value}{at}{by}"]
         if self.stored is not None:
-            lines.append(f"{indent}    stored by {self.stored.who()}{_at(self.stored.places)}, which read")
+            by = f"{self.stored.who()}{_at(self.stored.places)}"
+            if self.stored.kind in ("atomic", "reduction"):
+                return [*lines, f"{indent}    last updated by an atomic of {by}, whose values are not followed"]
+            lines.append(f"{indent}    stored by {by}, which read")
             nested = [line for read in self.stored.reads for line in read.lines(indent + "      ")]
             lines += nested or [f"{indent}      values that are not followed"]
         return lines
@@ -78,7 +84,8 @@ class Write:
         launched: The line of Python that launched the kernel, or queued the copy or fill: `FILE:LINE`.
         device: The device that ran it, "" if there is only one.
         call: The driver's function for a copy or fill, "" for a kernel.
-        block, thread: The thread that wrote; of several in one instruction the last one, whose value remains.
+        block, thread: The thread that wrote; of several in one instruction the last one, whose value remains. For an
+            atomic minimum, maximum or compare-and-swap it is the thread whose value remains only with `reads=True`.
         others: The blocks and threads of the others, at most 8; `lanes` is the number of all.
         places: The line that wrote it (for the host, of Python), then the lines into which it was inlined.
         instruction: The PTX instruction.
@@ -133,7 +140,9 @@ class Write:
         if not self.places and self.instruction:
             lines.append(f"  at PTX instruction {self.instruction}")
         if self.lanes > 1:
-            verb = "updated it too" if self.kind == "atomic" else "stored to it in the same instruction, and lost"
+            verb = (
+                "executed the atomic too" if self.kind == "atomic" else "stored to it in the same instruction, and lost"
+            )
             named = ", ".join(f"{thread} of block {block}" for block, thread in self.others)
             rest = self.lanes - 1 - len(self.others)
             lines.append(f"  {self.lanes - 1} more threads {verb}: {named}{f' and {rest} more' if rest else ''}")

@@ -8,6 +8,7 @@ print(history)
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +31,8 @@ from cudakit.memory import pinned
 from cudakit.memory.array import DeviceArray
 from cudakit.sim.lockstep.report import plain_name
 
+# atomics that keep one of several values
+_CHOOSING = re.compile(r"\.(min|max|cas)\b")
 #: The most writes of one element each that a history keeps; then the oldest are dropped.
 MOST_WRITES = 4_000_000
 #: The most writes that the text of a history has.
@@ -46,8 +49,9 @@ class WriteHistory:
 
     def __init__(self, context: Context, layout: ArrayLayout, log: Any, table: ArrayTable | None, name: str) -> None:
         self.name, self.notes = name, list[str]()
-        # the line that launched the kernels, if this process only repeats launches
+        # the line that launched the kernel and its number, if this process only repeats a launch
         self.launched: str | None = None
+        self.launch: int | None = None
         self._context, self._layout, self._log, self._table = context, layout, log, table
         self._open = True
 
@@ -173,6 +177,8 @@ class WriteHistory:
         notes = [] if sources is None else list(dict.fromkeys(sources.notes))
         if sources is not None and sources.more:
             notes.append(f"computed from earlier values too, of which the last {len(reads)} are listed")
+        if log.trace is None and event.kind == "atomic" and lanes > 1 and _CHOOSING.search(event.instruction):
+            notes.append(f"{lanes} threads executed it: reads=True finds the one whose value remains")
         if (
             work is not None
             and work.source is not None
@@ -188,7 +194,7 @@ class WriteHistory:
             before=before,
             after=after,
             kernel=event.name,
-            launch=event.launch,
+            launch=self.launch if self.launch is not None and event.launch else event.launch,
             launched=self.launched or ("" if origin is None else f"{origin.file}:{origin.line}"),
             device="" if launched is None else launched.device,
             call="" if work is None else work.call,
@@ -220,6 +226,8 @@ class WriteHistory:
             dtype = table.dtype(source.address, launched)
             if dtype is not None and source.bits is not None and dtype.itemsize == source.size:
                 value = np.array(source.bits, f"<u{source.size}").view(dtype)[()]
+            elif dtype is not None and value is not None and source.kind[:1] not in ("f", "s", "u"):
+                value = _moved(source, dtype)
         elif source.kind[:1] not in ("f", "s", "u") and value is not None:
             value = _moved(source, self._layout.dtype)
         if source.parameter is not None and launched is not None:
@@ -237,7 +245,7 @@ class WriteHistory:
                 places=_places(source.stored.places),
                 reads=reads,
             )
-        same = (source.block, source.thread) == writer
+        same = source.space == "literal" or (source.block, source.thread) == writer
         return Read(
             space=source.space,
             name=name or (source.space if source.address is None and source.space != "literal" else ""),

@@ -236,7 +236,7 @@ def trace_writes(driver: Any, layout: Any, chosen: list[int] | None, limit: int,
     not allocated on the device.
     """
     from cudakit.sim.checks.write_history import Elements
-    from cudakit.sim.probing.sources import SourceTrace
+    from cudakit.sim.probing.source_trace import SourceTrace
 
     elements = Elements(layout.pointer, layout.shape, layout.strides, layout.dtype, chosen)
     return driver.simTraceWrites(elements, limit, SourceTrace() if reads else None)
@@ -289,7 +289,8 @@ def probing(*probes: Any, driver: Any = None) -> Iterator[None]:
             begin(driver)
         try:
             yield
-            for one in list(followed):
+            # a child that was forked in the block cannot wait for its parent's devices
+            for one in list(followed & _all_sims):
                 run_queued(one)
         finally:
             for one in list(followed):
@@ -412,6 +413,8 @@ def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     _sim_drivers.clear()
+    # what was begun before the fork stays in _beginnings: it also follows the devices that the child opens
+    _all_sims.clear()
 
 
 if hasattr(os, "register_at_fork"):

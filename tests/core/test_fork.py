@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -112,6 +113,20 @@ def test_a_child_forked_while_another_thread_opens_a_device():
             return drivers.open("sim").kind
 
         assert in_child(work) == "sim"
+
+
+def test_probing_in_a_child_does_not_wait_for_its_parents_devices():
+    with opened("sim") as context, contextlib.ExitStack() as begun:
+        array = makers.zeros(context, Stream(context), (10,))
+
+        def work():
+            with drivers.probing():
+                return "fine"
+
+        assert in_child(work) == "fine"
+        begun.enter_context(drivers.probing())
+        assert in_child(begun.close) == "None"
+        assert array.numpy().shape == (10,)
 
 
 def test_ranges_work_in_a_child():

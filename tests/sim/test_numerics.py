@@ -82,9 +82,14 @@ def test_a_report_has_the_operands_and_the_lanes(device: cudakit.Device) -> None
     assert caught.value.report.lanes == 64
 
 
-def test_an_unknown_kind_and_a_gpu_are_refused() -> None:
+def test_an_unknown_kind_and_other_types_are_refused() -> None:
     with pytest.raises(ValueError, match=r"kinds are nan, inf, .*Did you mean 'denormal'"), trap("denormals"):
         pass
+    lists: Any = ["nan"]
+    name: Any = "sim"
+    for refused in (lambda: trap(lists), lambda: trap(device=name), lambda: float64_shadow(name)):
+        with pytest.raises(TypeError, match="was requested; "), refused():
+            pass
 
 
 def test_work_that_is_still_queued_is_trapped_at_the_end_of_the_block(device: cudakit.Device) -> None:
@@ -114,6 +119,8 @@ def test_work_that_is_still_queued_is_trapped_at_the_end_of_the_block(device: cu
         ("y[t] = powf(x[t] - 1.0f, 0.5f);", "nan"),
         ("y[t] = fmodf(1.0f, x[t]);", "nan"),
         ("y[t] = (float)log((double)x[t]);", "inf"),
+        ("y[t] = -logf(x[t]);", "inf"),
+        ("y[t] = (float)exp(1000.0 + x[t]);", "overflow"),
         ("y[t] = powf(x[t], -2.0f);", "division"),
         ("y[t] = (float)__nv_fp8_e4m3(500.0f + x[t]);", "overflow"),
         ("float v = x[t] / x[t]; int n = 0; while (v < 3.0f) { v += 1.0f; ++n; } y[t] = n;", "nan"),
@@ -148,6 +155,8 @@ def test_a_value_is_followed_until_it_is_used(device: cudakit.Device, body: str,
         "const float v = 0.0f / x[t]; if (isfinite(v)) y[t] = v;",
         "y[t] = 1.0f / (1.0f + expf(100.0f + x[t]));",  # exp overflows, and the quotient is 0 as it should be
         "y[t] = fminf(expf(100.0f + x[t]), 1e30f);",
+        "y[t] = (float)(1.0 / (1.0 + exp(1000.0 + x[t])) + exp(-1000.0 - x[t]));",
+        "y[t] = (x[t] == 0.0f ? 0.0f : -logf(x[t])) + fminf(-logf(x[t]), 99.0f);",
         "y[t] = expf(-__int_as_float(0x7f800000)) + tanhf(1e10f + x[t]) + powf(x[t], 2.0f) + sinf(1e6f + x[t]);",
         "y[t] = log1pf(x[t]) + erff(1e3f) + expf(-200.0f + x[t]) + log1pf(expf(-90.0f)) + cbrtf(x[t]) + atanf(1e30f);",
         "float m = -__int_as_float(0x7f800000); for (int k = 0; k < 4; ++k) m = fmaxf(m, x[t]); y[t] = expf(x[t] - m);",
@@ -287,6 +296,13 @@ X = np.random.default_rng(5).uniform(1, 2, 64).astype(np.float32)
         "float s = 0.0f; for (int k = 0; k < 500; ++k) s += x[(t + k) % 64]; y[t] = s;",
         "float s = 0.0f; for (int k = 0; k < 64; ++k) s += expf(10.0f * x[k] - 20.0f); y[t] = s;",
         "y[t] = __bfloat162float(__float2bfloat16(x[t])) * __half2float(__hmul(__float2half(x[t]), __half(3)));",
+        # a store of the same bits ends the shadow, and lanes that are off drop no addends
+        "volatile __shared__ float s[64]; s[t] = (x[t] * 0.2f + 1e9f) - 1e9f; s[t] = 0.0f; y[t] = s[t] + x[t];",
+        """float s = 1048576.0f; for (int k = 0; k < 100; ++k) {
+            const float v = k == 97 ? 1e-3f : 0.1f;
+            asm("{.reg .pred p; setp.ne.s32 p, %2, 0; @p add.f32 %0, %0, %1;}" : "+f"(s) : "f"(v), "r"(k & 1));
+            }
+            y[t] = s;""",
         "y[t] = rintf(x[t] * 1000.0f) + floorf(x[t] * 77.7f);",
         "double s = 0.0; for (int k = 0; k < 64; ++k) s += (double)x[k] * x[k]; y[t] = (float)(s / 64.0);",
         "y[t] = expm1f(x[t] * 1e-4f) + atan2f(x[t], 2.0f) + cbrtf(x[t]) + rsqrtf(x[t]) + hypotf(x[t], 1.0f);",
@@ -314,6 +330,13 @@ def test_correct_arithmetic_loses_nothing(device: cudakit.Device, body: str) -> 
 def test_cancellation_and_dropped_addends_are_losses(device: cudakit.Device, body: str) -> None:
     accuracy, _ = shadowed(device, body, X, np.zeros(64, np.float32))
     assert [line.place.line for line in accuracy.losses] == [5], str(accuracy)
+
+
+def test_a_sum_in_memory_that_drops_its_addends(device: cudakit.Device) -> None:
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    x[17], y[17] = 1.0, 2.0**24
+    accuracy, _ = shadowed(device, "for (int k = 0; k < 40; ++k) atomicAdd(y + t, x[t]);", x, y)
+    assert [line.thread for line in accuracy.losses] == [(17, 0, 0)], str(accuracy)
 
 
 def test_the_shadow_survives_launches_and_ends_with_a_copy(device: cudakit.Device) -> None:

@@ -17,6 +17,26 @@ struct Scale { int skip; float factor; };
 extern "C" __global__ void vectors(float4* y) { y[threadIdx.x] = make_float4(1, 2, 3, threadIdx.x); }
 extern "C" __global__ void bytes(unsigned char* y) { y[5] = 7; }
 extern "C" __global__ void total(int* y, int* old) { old[threadIdx.x] = atomicAdd(y + threadIdx.x / 20, 2); }
+extern "C" __global__ void sum(const float* x, float* y, float by) { atomicAdd(y, x[threadIdx.x] * by); }
+extern "C" __global__ void pairs_sum(const float2* x, float2* y) { atomicAdd(y + 1, x[threadIdx.x]); }
+extern "C" __global__ void count(int* y) { atomicAdd(y, 3); }
+extern "C" __global__ void low(const int* x, int* y) { if (threadIdx.x != 5) atomicMin(y, x[threadIdx.x]); }
+extern "C" __global__ void high(const int* x, unsigned* y) { atomicMax(y, x[threadIdx.x]); }
+extern "C" __global__ void put(const int* x, int* y) { atomicExch(y, x[threadIdx.x]); }
+extern "C" __global__ void swap(const int* x, int* y, int* old) {
+    old[threadIdx.x] = atomicCAS(y, threadIdx.x < 9 ? 1 : 0, x[threadIdx.x]);
+}
+extern "C" __global__ void tickets(int* y) { y[threadIdx.x + 1] = atomicAdd(y, 5); }
+extern "C" __global__ void lowest(const int* x, int* y) {
+    __shared__ int low;
+    low = 1000;
+    __syncthreads();
+    atomicMin(&low, x[threadIdx.x]);
+    __syncthreads();
+    y[threadIdx.x] = low;
+}
+extern "C" __global__ void halves_sum(const __half2* x, __half2* y) { atomicAdd(y, x[threadIdx.x]); }
+extern "C" __global__ void wide(const long long* x, unsigned long long* y) { atomicCAS(y, 0, x[threadIdx.x]); }
 extern "C" __global__ void same(float* y) { if (threadIdx.x > 3) y[9] = threadIdx.x + 100 * blockIdx.x; }
 extern "C" __global__ void add(float* y, float by) { y[threadIdx.x] += by; }
 extern "C" __global__ void beyond(float* y) { y[2] = 5; y[threadIdx.x + 1000] = 1; }
@@ -182,7 +202,11 @@ def test_an_atomic_of_many_lanes_is_one_write(device, plain):
     last = history.last(0)
     assert last.thread == (19, 0, 0)
     assert len(last.others) == 8
-    assert "19 more threads updated it too" in str(last)
+    assert last.notes == ()
+    with trace_writes(y, 0) as history:
+        launch(plain, "low", device.zeros(32, np.int32), y)
+    assert history.last().notes == ("31 threads executed it: reads=True finds the one whose value remains",)
+    assert "19 more threads executed the atomic too" in str(last)
 
 
 def test_the_last_of_several_lanes_wins_and_the_others_are_named():
@@ -397,6 +421,71 @@ def test_parameters_indices_and_literals(device, module):
     assert sorted(read(write)) == [("%ctaid.x", 0), ("%tid.x", 4)]
     write = trace(module, "literal", y, 4, y)
     assert read(write) == [("", 2.5)]
+
+
+def test_a_sum_has_the_values_of_all_threads_that_added(device, module, x):
+    write = trace(module, "sum", y := device.zeros(1), 0, x, y, 2.0, block=20)
+    assert write.after == 400
+    assert sorted(read(write)) == sorted([*((f"x[{k}]", k + 0.5) for k in range(20)), ("parameter 2 (`by`)", 2)])
+    assert [(r.name, r.thread) for r in write.reads if r.name in ("x[4]", "x[19]")] == [
+        ("x[4]", (4, 0, 0)), ("x[19]", None),
+    ]  # fmt: skip
+    write = trace(module, "sum", y, 0, x, y, 2.0, block=64)
+    assert [name for name, _ in read(write) if name.startswith("x")] == [f"x[{k}]" for k in range(33, 64)]
+    assert write.notes == ("the values of 33 more threads are not listed",)
+    write = trace(module, "pairs_sum", z := device.zeros(4), 3, x, z, block=3)
+    assert sorted(read(write)) == [(f"x[{k}]", k + 0.5) for k in (1, 3, 5)], "only the element of the vector"
+    halves = device.array(np.arange(6, dtype=np.float16))
+    write = trace(module, "halves_sum", z := device.zeros(2, np.float16), 1, halves, z, block=3)
+    assert sorted(read(write)) == [("x[0]", (0, 1)), ("x[2]", (2, 3)), ("x[4]", (4, 5))]
+    write = trace(module, "count", z := device.zeros(1, np.int32), 0, z)
+    assert read(write) == [("", 3)]
+    assert "  3, " not in str(write), "a literal is read by no thread"
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "lane", "after"),
+    [
+        ("low", 40, 7, -5),
+        ("low", -5, None, -5),
+        ("high", 3, 7, 2**32 - 5),
+        ("put", 3, 31, 131),
+        ("swap", 0, 9, 109),
+        ("swap", 1, 0, 100),
+        ("swap", 3, None, 3),
+        ("wide", 0, 0, 100),
+    ],
+)
+def test_an_atomic_that_keeps_one_operand_names_its_thread(device, module, name, begin, lane, after):
+    types = {"high": (np.int32, np.uint32), "wide": (np.int64, np.uint64)}.get(name, (np.int32, np.int32))
+    values = np.arange(100, 132)
+    values[[5, 7]] = -90, -5
+    x, y = device.array(values.astype(types[0])), device.array(np.array([begin], types[1]))
+    arguments = (x, y, device.empty(32, np.int32)) if name == "swap" else (x, y)
+    write = trace(module, name, y, 0, *arguments)
+    assert write.after == after
+    if lane is None:
+        assert (read(write), write.notes) == ([], ("the old value remains: no thread's operand replaced it",))
+    else:
+        assert (write.thread, [r.name for r in write.reads]) == ((lane, 0, 0), [f"x[{lane}]"])
+        assert (lane, 0, 0) not in [thread for _, thread in write.others]
+
+
+def test_the_value_that_an_atomic_returned_is_known_for_the_first_thread_of_several(device, module):
+    y = device.zeros(33, np.int32)
+    for at, value in ((1, 0), (2, None)):
+        y.fill(0)
+        write = trace(module, "tickets", y, at, y)
+        assert read(write) == [("y[0]", value)]
+
+
+def test_an_atomic_in_shared_memory_is_not_followed(device, module):
+    x, y = device.array(np.arange(32, dtype=np.int32)), device.empty(32, np.int32)
+    write = trace(module, "lowest", y, 4, x, y)
+    [shared] = write.reads
+    assert (shared.value, shared.stored.kind) in ((0, "atomic"), (0, "reduction"))
+    assert "last updated by an atomic of block (0, 0, 0), thread (31, 0, 0)" in str(write)
+    assert str(write).endswith("whose values are not followed")
 
 
 def test_values_have_the_type_of_the_array_they_were_read_from(device, module):

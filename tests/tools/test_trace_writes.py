@@ -154,6 +154,11 @@ def test_other_expressions_are_refused(text):
         Expression.parse(text)
 
 
+def test_a_slice_with_step_0_is_refused_before_a_launch():
+    with pytest.raises(ValueError, match=r"'out\[3, ::0\]' has a slice with step 0, which selects no elements"):
+        Expression.parse("out[3, ::0]")
+
+
 def run_script(device, field):
     module = device.compile(source=SOURCE, name="smooth.cu")
     other = device.zeros((4, 8))
@@ -235,6 +240,7 @@ def test_names_and_indices_that_fit_no_launch_have_a_note(sim, module, field):
     with watch_parameter("out[9, 9]", sim) as who:
         launch(module, "smooth", field, sim.empty((4, 8)), 8)
     assert who.notes[0].startswith("parameter out of kernel smooth has shape (4, 8): index 9 is out of bounds")
+    assert str(who) == f"note: {who.notes[0]}"
 
 
 def test_a_fault_ends_the_block_with_the_history_until_then(sim, module, field):

@@ -116,7 +116,8 @@ class Elements:
 @dataclass(eq=False)
 class WriteEvent:
     """One instruction of a kernel, or one copy or fill. ``elements`` are the numbers of the elements that it writes and
-    ``lanes`` the lanes that write them (None for the host), of which the last one wins. ``old`` and ``new`` are the
+    ``lanes`` the lanes that write them (None for the host), of which the last one wins, or for an atomic the one in
+    ``winners``. ``old`` and ``new`` are the
     bytes of the distinct elements, ``distinct``, before and after (None: not recorded). ``describe`` returns the place
     of a lane."""
 
@@ -134,9 +135,11 @@ class WriteEvent:
     launch: int = 0
     launched: Launched | None = None
     work: HostWrite | None = None
-    # the rows that a copy or fill writes; by element: the sources of its value
+    # the rows that a copy or fill writes; by element: the sources of its value, and the lane whose operand an atomic
+    # stored last
     rows: Rows | None = None
     sources: dict[int, Any] = field(default_factory=dict)
+    winners: dict[int, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,7 +150,7 @@ class WriteEvent:
 class WriteLog(Watch):
     """Records the writes to some elements of an array: ``events``, oldest first, of at most ``limit`` element writes
     in total. ``dropped`` counts older ones. ``notes`` say what is not recorded. ``trace`` finds the sources of stored
-    values (sim/probing/sources.py)."""
+    values (sim/probing/source_trace.py)."""
 
     def __init__(self, elements: Elements, allocation: Allocation, limit: int, trace: Any = None) -> None:
         super().__init__(elements.low, elements.high - elements.low)
@@ -188,6 +191,13 @@ class WriteLog(Watch):
         event.launch = self.launches + 1
         self._this_launch.append(event)
         if self.trace is None:
+            return
+        if event.kind == "atomic":
+            for number in event.distinct.tolist():
+                found, lane = self.trace.updated(f, access, piece, hits[numbers == number])
+                event.sources[number] = found
+                if lane is not None:
+                    event.winners[number] = lane
             return
         starts = places_of(access, piece)[hits]
         winners = dict(zip(numbers.tolist(), range(len(numbers)), strict=True))
@@ -278,11 +288,15 @@ class WriteLog(Watch):
         self._kept += len(distinct)
 
     def writers(self, event: WriteEvent, number: int) -> tuple[list[tuple[Index3, Index3]], int]:
-        """The blocks and threads that wrote an element in an event, the last one first, and the number of all."""
+        """The blocks and threads that wrote an element in an event, the one that wins first, then from the last to the
+        first, and the number of all."""
         if event.lanes is None or event.describe is None:
             return [], 0
-        lanes = event.lanes[event.elements == number][::-1]
-        return [event.describe(int(lane)) for lane in lanes[: _NAMED_LANES + 1]], len(lanes)
+        lanes = event.lanes[event.elements == number][::-1].tolist()
+        if number in event.winners:
+            # the sort is stable
+            lanes.sort(key=lambda lane: lane != event.winners[number])
+        return [event.describe(lane) for lane in lanes[: _NAMED_LANES + 1]], len(lanes)
 
     def rows(self) -> Iterator[tuple[WriteEvent, int, int]]:
         """The element writes: the event, the element's number, and its position in the event's ``distinct``."""

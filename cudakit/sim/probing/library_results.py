@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cudakit.sim.lockstep.program import Program, reads_of
 from cudakit.sim.probing.operands import literal_of, writers
 from cudakit.sim.ptx.ir import Immediate, Instruction, Negated, Operand, Register
@@ -24,7 +26,7 @@ def selected_nan(instruction: Instruction) -> list[bool]:
 
 def selected_infinity(program: Program, instruction: Instruction) -> tuple[bool, str] | None:
     """For a selp that makes an infinity as a function of the math library: which of its operands it is (True: the
-    first), and the function; None for other instructions."""
+    first), and its text; None for other instructions."""
     kind = instruction.modifiers[-1] if instruction.modifiers else ""
     if kind not in _INFINITY:
         return None
@@ -40,11 +42,51 @@ def selected_infinity(program: Program, instruction: Instruction) -> tuple[bool,
         if literal is None or literal.bits & ~_SIGN[kind] != _INFINITY[kind]:
             continue
         if alternative is not None:
-            return (first, "pow") if literal.bits == _INFINITY[kind] and alternative.bits == 0 else None
+            return (first, "pow() = inf") if literal.bits == _INFINITY[kind] and alternative.bits == 0 else None
         # the logarithm itself is computed from the number that is compared with 0
-        related = not _inputs(program, other).isdisjoint(_inputs(program, compared.operands[1]))
-        return (first, "log(0.0)") if literal.bits & _SIGN[kind] and "eq" in compared.modifiers and related else None
+        inputs = _inputs(program, other)
+        if "eq" not in compared.modifiers or inputs.isdisjoint(_inputs(program, compared.operands[1])):
+            return None
+        if literal.bits & _SIGN[kind]:
+            return first, "log(0.0) = -inf"
+        # compilers negate both operands instead of the result
+        return (first, "-log(0.0) = inf") if _has_logarithm(program, inputs) else None
     return None
+
+
+def _has_logarithm(program: Program, names: set[str]) -> bool:
+    """Whether one of some registers is a logarithm: it is x * inf + inf for an infinite or NaN x."""
+    return any(
+        writer.opcode == "fma"
+        and _is_infinity(program, writer.operands[2])
+        and _is_infinity(program, writer.operands[3])
+        for name in names
+        for writer in writers(program).get(name, ())
+    )
+
+
+def _is_infinity(program: Program, operand: Operand | None) -> bool:
+    """Whether an operand is the literal +inf."""
+    literal = literal_of(program, operand)
+    return literal is not None and literal.bits == _INFINITY["f64" if literal.type == "f64" else "f32"]
+
+
+def is_exponential(program: Program, instruction: Instruction) -> bool:
+    """Whether an instruction makes the infinity of exp of a double that is too large: x + inf, or 0 if x < 0."""
+    if instruction.opcode != "add" or "f64" not in instruction.modifiers:
+        return False
+    result, _, literal = instruction.operands[:3]
+    if not _is_infinity(program, literal) or not isinstance(result, Register):
+        return False
+    for user in program.function.instructions:
+        if user.opcode == "selp" and "f64" in user.modifiers and result.name in _names(user.operands[1:3]):
+            others = [literal_of(program, o) for o in user.operands[1:3]]
+            return any(o is not None and not o.bits & ~_SIGN["f64"] for o in others)
+    return False
+
+
+def _names(operands: Sequence[Operand | None]) -> list[str]:
+    return [operand.name for operand in operands if isinstance(operand, Register)]
 
 
 def is_pole(instruction: Instruction) -> bool:

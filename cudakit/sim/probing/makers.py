@@ -10,7 +10,7 @@ import numpy as np
 
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import Program
-from cudakit.sim.probing.library_results import is_pole, selected_infinity, selected_nan
+from cudakit.sim.probing.library_results import is_exponential, is_pole, selected_infinity, selected_nan
 from cudakit.sim.probing.operands import (
     FORMATS,
     PACKED,
@@ -60,6 +60,9 @@ def maker_of(kinds: frozenset[str], program: Program, instruction: Instruction) 
     if is_pole(instruction):
         kind = DIVISION if "division" in kinds else INFINITE if "inf" in kinds else None
         return None if kind is None else _Pole(kind)
+    if is_exponential(program, instruction):
+        kind = OVERFLOW if "overflow" in kinds else INFINITE if "inf" in kinds else None
+        return None if kind is None else _Exponential(kind)
     results, sources = operand_types(instruction)
     target = results[0]
     if opcode in ("div", "rem") and target[0] in "us":
@@ -221,6 +224,24 @@ class _Pole(Maker):
             yield mask, self.kind, lambda lanes: lambda n: "pow(0.0, a negative number) = inf", False
 
 
+class _Exponential(Maker):
+    """The infinity of exp of a double."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def made(self, bits: Any, operands: list[Any]) -> Iterator[Made]:
+        value = values_of("f64", operands[0])[0]
+        mask = np.isfinite(value)
+        if mask.any():
+            yield mask, self.kind, partial(self._texts, value), False
+
+    @staticmethod
+    def _texts(value: Array, lanes: Array) -> Callable[[int], str]:
+        kept = value if value.ndim == 0 else value[lanes]
+        return lambda n: f"exp({number(float(kept if kept.ndim == 0 else kept[n]))}) = inf"
+
+
 def _selected(kinds: frozenset[str], program: Program, instruction: Instruction) -> Maker | None:
     """The maker of a selp or mov of a literal as the math library has it."""
     nan = selected_nan(instruction)
@@ -230,11 +251,11 @@ def _selected(kinds: frozenset[str], program: Program, instruction: Instruction)
     found = selected_infinity(program, instruction) if instruction.opcode == "selp" else None
     if found is None:
         return None
-    first, name = found
-    if name == "pow":
+    first, text = found
+    if text.startswith("pow"):
         kind = OVERFLOW if "overflow" in kinds else INFINITE if "inf" in kinds else None
-        return None if kind is None else _Selected(kind, [first], "pow() = inf")
-    return _Selected(INFINITE, [first], f"{name} = -inf") if "inf" in kinds else None
+        return None if kind is None else _Selected(kind, [first], text)
+    return _Selected(INFINITE, [first], text) if "inf" in kinds else None
 
 
 def integers(kind: str, bits: Any) -> Array:

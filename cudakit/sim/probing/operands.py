@@ -11,8 +11,8 @@ import numpy as np
 
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import Program, writes_of
-from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Register
-from cudakit.sim.values.lanewise import constant, storage
+from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Register, Vector
+from cudakit.sim.values.lanewise import constant, storage, width
 from cudakit.sim.values.rounding import bfloat_to_f32, half_to_f32
 
 
@@ -35,6 +35,8 @@ FORMATS = {
     "f64": FloatFormat("double", -53, 1.7976931348623157e308, 2.0**-1022, 0x7FF0000000000000),
 }
 PACKED = {"f16x2": "f16", "bf16x2": "bf16"}
+# the spaces of the parameters of kernels and functions
+PARAMETERS = frozenset(("param", "param::func", "param::entry"))
 # the largest numbers of the formats to which only cvt converts
 SMALL = {"e4m3x2": 448.0, "e5m2x2": 57344.0}
 _SYMBOLS = {"add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "rem": "{0} % {1}"}
@@ -48,6 +50,23 @@ _LITERALS: WeakKeyDictionary[Program, dict[str, Immediate]] = WeakKeyDictionary(
 _WRITERS: WeakKeyDictionary[Program, dict[str, list[Instruction]]] = WeakKeyDictionary()
 
 Read = Callable[[Any], Array]
+
+
+def elements_of(operand: Operand | None) -> list[Operand | None]:
+    """The elements of a vector, or the operand itself."""
+    return list(operand.elements) if isinstance(operand, Vector) else [operand]
+
+
+def size_of(instruction: Instruction) -> int:
+    """The bytes of an element of a load, store or atomic."""
+    return (
+        max((width(m) for m in instruction.modifiers if m[0] in "busf" and m not in ("bulk", "sys")), default=32) // 8
+    )
+
+
+def float_size(kind: str) -> int:
+    """The bytes of a float of a type; of one half of a packed type."""
+    return {"f16": 2, "bf16": 2, "f64": 8}.get(PACKED.get(kind, kind), 4)
 
 
 def values_of(kind: str, bits: Any) -> tuple[Array, ...]:

@@ -51,7 +51,7 @@ class ShadowProbe:
     def fault(self, f: Any, position: int, instruction: Instruction | None, report: KernelReport) -> None: ...
 
     def end(self, run: Any) -> None:
-        self.shadows.registers.end(run)
+        self.shadows.end(run)
 
 
 class _ClearHook(Hook):

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import Program, writes_of
-from cudakit.sim.probing.operands import FORMATS, PACKED, values_of
+from cudakit.sim.probing.losses import LineAccuracy
+from cudakit.sim.probing.operands import FORMATS, PARAMETERS, elements_of, float_size, size_of, values_of
 from cudakit.sim.probing.places import AddressReader, Place, memory_of
 from cudakit.sim.probing.registers import Hook, key_of
 from cudakit.sim.probing.shadow_memory import Shadow
 from cudakit.sim.probing.shadow_values import Parts, Shadows, part_of, relative_error, threshold
-from cudakit.sim.probing.warp_traps import elements_of, size_of
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Register, Symbol
 from cudakit.sim.ptx.opcodes import spaces_of
 from cudakit.sim.values.lanewise import constant, storage
 
-_PARAM = {"param", "param::func", "param::entry"}
 # the kind of a float by the width of its shadow; a half may also be a bfloat16, which its unit decides
 _KINDS = {2: "f16", 4: "f32", 8: "f64"}
 
@@ -27,7 +26,7 @@ _KINDS = {2: "f16", 4: "f32", 8: "f64"}
 def parameter(program: Program, instruction: Instruction) -> tuple[int, int] | None:
     """The slot and offset of the parameter of a call that an ld.param or st.param names; None for other accesses."""
     operand = instruction.operands[1 if instruction.opcode != "st" else 0]
-    if _PARAM.isdisjoint(spaces_of(instruction)):
+    if PARAMETERS.isdisjoint(spaces_of(instruction)):
         return None
     base, offset = (operand.base, operand.offset) if isinstance(operand, Address) else (operand, 0)
     if not isinstance(base, Symbol) or base.name not in program.slots:
@@ -127,9 +126,13 @@ class StoreHook(_ElementsHook):
     def __call__(self, f: Fragment, r: Any) -> None:
         super().__call__(f, r)
         found = [self.parts(f, element, r) for element in self.elements]
-        if not any(found):
+        if not any(found) and not self.shadows.memory.any:
             return
         places = self.address.places(f, r, self.held)
+        for place in places:
+            # a value without a shadow may have the bits of the one that it replaces
+            for number in range(len(self.elements)):
+                self.shadows.memory.remove(place.home, place.offsets + number * self.size, self.size)
         for number, (element, parts) in enumerate(zip(self.elements, found, strict=True)):
             if not parts or not isinstance(element, Register):
                 continue
@@ -152,6 +155,19 @@ def _kind(width: int, shadow: Shadow) -> str:
     return "bf16" if width == 2 and shadow.unit >= FORMATS["bf16"].unit else _KINDS[width]
 
 
+class _Addition(NamedTuple):
+    """The additions of an atomic to some elements: their numbers, exact sums, codes, and old values; whether one of the
+    addends is not 0; and the position of a lane that adds to each."""
+
+    place: Place
+    elements: Array
+    total: Array
+    codes: Array
+    old: Array
+    adds: Array
+    lanes: Array
+
+
 class AtomicHook(Hook):
     """atom.add and red.add of floats: the shadows of the addends are added to that in memory."""
 
@@ -159,12 +175,12 @@ class AtomicHook(Hook):
         super().__init__(program, instruction)
         self.shadows = shadows
         self.kind = next(m for m in instruction.modifiers if m in FORMATS)
-        self.width = {"f16": 2, "bf16": 2, "f64": 8}.get(PACKED.get(self.kind, self.kind), 4)
+        self.width = float_size(self.kind)
         place = 1 if instruction.opcode == "atom" else 0
         self.address = AddressReader(program, instruction, instruction.operands[place])
         self.value = instruction.operands[place + 1]
         self.written = [program.slots[o.name] for o in writes_of(instruction)]
-        self.pending: list[tuple[Place, Array, Array, Array, Array]] = []
+        self.pending: list[_Addition] = []
         self.code = 0
 
     def __call__(self, f: Fragment, r: Any) -> None:
@@ -192,39 +208,48 @@ class AtomicHook(Hook):
             codes = np.zeros(len(unique), np.int32) if known is None else known.codes.copy()
             if shadow is not None:
                 np.maximum.at(codes, inverse, shadow.codes[place.positions])
-            self.pending.append((place, unique, total, codes, old))
+            given = exact[place.positions]
+            adds, lanes = np.zeros(len(unique), np.bool_), np.zeros(len(unique), np.int64)
+            # the last lane is kept: one whose addend is not 0, if there is one
+            order = np.argsort(given != 0, kind="stable")
+            adds[inverse[given != 0]] = True
+            lanes[inverse[order]] = place.positions[order]
+            self.pending.append(_Addition(place, unique, total, codes, old, adds, lanes))
 
     def after(self, f: Fragment) -> None:
         unit = FORMATS[self.kind].unit
         line = self.shadows.line(self.code) if self.pending else None
-        for place, unique, total, codes, old in self.pending:
-            bits = memory_of(place.home, f"u{self.width}")[unique].copy()
+        for done in self.pending:
+            bits = memory_of(done.place.home, f"u{self.width}")[done.elements].copy()
             actual = values_of(self.kind, bits)[0]
-            errors = relative_error(actual, total)
+            errors = relative_error(actual, done.total)
             low, high = threshold(unit, stagnation=True), threshold(unit)
-            absorbs = (actual == old) & (total != old)
+            absorbs = (actual == done.old) & (done.total != done.old)
             if line is not None:
                 line.count(errors)
-                line.addends += len(unique)
-                line.absorbed += int(np.count_nonzero(absorbs))
-                self._note(f, place, actual, old, total, errors)
-            codes = np.where((errors >= high) | ((codes < 0) & (errors >= low)), codes, np.int32(0))
+                line.addends += int(np.count_nonzero(done.adds))
+                line.absorbed += int(np.count_nonzero(absorbs & done.adds))
+                self._note(f, line, done, actual, errors)
+            codes = np.where((errors >= high) | ((done.codes < 0) & (errors >= low)), done.codes, np.int32(0))
             codes = np.where((errors >= high) & (codes == 0), np.int32(self.code), codes)
             codes = np.where(absorbs & (errors >= low) & (codes == 0), np.int32(-self.code), codes)
-            shadow = Shadow(total, codes, unit)
-            self.shadows.memory.store(place.home, unique * self.width, self.width, bits, shadow)
-            if place.is_global:
-                self.shadows.stored(f, self.instruction, actual, shadow)
+            self.shadows.memory.store(
+                done.place.home, done.elements * self.width, self.width, bits, Shadow(done.total, codes, unit)
+            )
+            if done.place.is_global:
+                # additions of 0 store nothing new
+                changed = Shadow(done.total[done.adds], codes[done.adds], unit)
+                self.shadows.stored(f, self.instruction, actual[done.adds], changed)
         for slot in self.written:
             self.shadows.put(f, slot, f.regs[slot].dtype.itemsize, {}, self.held)
         self.pending = []
 
-    def _note(self, f: Fragment, place: Place, actual: Array, old: Array, total: Array, errors: Array) -> None:
-        line = self.shadows.line(self.code)
+    def _note(self, f: Fragment, line: LineAccuracy, done: _Addition, actual: Array, errors: Array) -> None:
+        """Keep the worst element of a line."""
         at = int(np.argmax(errors))
         if errors[at] > line.error or not line.operation:
             line.error = max(line.error, float(errors[at]))
             line.unit = FORMATS[self.kind].unit
-            line.block, line.thread = f.lane_place(int(place.positions[0]))
-            line.operation = f"atomicAdd to {old[at]:.9g}"
-            line.result, line.exact = f"{actual[at]:.9g}", f"{total[at]:.9g}"
+            line.block, line.thread = f.lane_place(int(done.lanes[at]))
+            line.operation = f"atomicAdd to {done.old[at]:.9g}"
+            line.result, line.exact = f"{actual[at]:.9g}", f"{done.total[at]:.9g}"

@@ -14,7 +14,7 @@ from cudakit.sim.lockstep.probes import InstructionHook
 from cudakit.sim.lockstep.program import Program, writes_of
 from cudakit.sim.probing.formulas import formula_of
 from cudakit.sim.probing.losses import LineAccuracy, bits_of_loss
-from cudakit.sim.probing.operands import FORMATS, PACKED, expression, number, reader, values_of
+from cudakit.sim.probing.operands import FORMATS, PACKED, expression, float_size, number, reader, values_of
 from cudakit.sim.probing.registers import Hook
 from cudakit.sim.probing.shadow_access import AtomicHook, LoadHook, ParamHook, StoreHook, parameter
 from cudakit.sim.probing.shadow_memory import Shadow
@@ -197,7 +197,7 @@ class _ArithmeticHook(_ShadowHook):
         kinds, self.kinds = operand_types(instruction)
         self.register, self.kind = results[0], kinds[0]
         self.format = FORMATS[PACKED.get(self.kind, self.kind)]
-        self.width = {"f16": 2, "bf16": 2, "f64": 8}.get(PACKED.get(self.kind, self.kind), 4)
+        self.width = float_size(self.kind)
         self.sources = sources
         self.reads = [reader(program, o, k) for o, k in zip(sources, self.kinds, strict=True)]
         self.slots = [program.slots[o.name] if isinstance(o, Register) else None for o in sources]
@@ -215,7 +215,7 @@ class _ArithmeticHook(_ShadowHook):
 
     def _shadow(self, f: Fragment, source: int, half: int) -> Shadow | None:
         slot, kind = self.slots[source], self.kinds[source]
-        width = {"f16": 2, "bf16": 2, "f64": 8}.get(PACKED.get(kind, kind), 4)
+        width = float_size(kind)
         return None if slot is None else self.shadows.get(f, slot, (half * 2 if width == 2 else 0, width))
 
     def after(self, f: Fragment) -> None:
@@ -251,6 +251,8 @@ class _ArithmeticHook(_ShadowHook):
         usable = np.isfinite(shadow) & np.isfinite(actual)
         shadow = np.where(usable, shadow, np.nan)
         errors = relative_error(actual, np.where(usable, shadow, actual))
+        if self.held is not None:
+            errors = np.where(self.held, errors, 0.0)
         unit = max([self.format.unit, *(s.unit for s in given if s is not None)])
         if self.width == 8:
             unit = max(s.unit for s in given if s is not None)
@@ -285,8 +287,7 @@ class _ArithmeticHook(_ShadowHook):
         self._note(f, line, done, lost, errors, unit)
         return codes
 
-    @staticmethod
-    def _absorbed(line: LineAccuracy, actual: Array, values: list[Array]) -> Array:
+    def _absorbed(self, line: LineAccuracy, actual: Array, values: list[Array]) -> Array:
         """The lanes in which an addend is not 0 and does not change the sum."""
         *factors, accumulator = values
         addend = factors[0] * factors[1] if len(factors) == 2 else factors[0]
@@ -294,6 +295,8 @@ class _ArithmeticHook(_ShadowHook):
             small = np.abs(addend) < np.abs(accumulator)
             addend, accumulator = np.where(small, addend, accumulator), np.where(small, accumulator, addend)
         adds = np.broadcast_to(addend != 0, actual.shape)
+        if self.held is not None:
+            adds = adds & self.held
         found = np.asarray((np.abs(actual) == np.abs(accumulator)) & adds)
         line.addends += int(np.count_nonzero(adds))
         line.absorbed += int(np.count_nonzero(found))
@@ -301,8 +304,6 @@ class _ArithmeticHook(_ShadowHook):
 
     def _note(self, f: Fragment, line: LineAccuracy, done: _Operation, lost: Array, errors: Array, unit: int) -> None:
         """Keep the worst lane of a line."""
-        if self.held is not None:
-            lost, errors = np.where(self.held, lost, 0.0), np.where(self.held, errors, 0.0)
         line.bits_at_once = max(line.bits_at_once, float(np.log2(max(lost.max(), 1.0))))
         place = int(np.argmax(errors))
         if errors[place] <= line.error and line.operation:

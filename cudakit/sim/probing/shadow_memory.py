@@ -79,6 +79,17 @@ class ShadowMemory:
         if cells is not None:
             cells.write(offsets // width, bits, shadow)
 
+    @property
+    def any(self) -> bool:
+        """Whether any memory has cells."""
+        return bool(self._cells)
+
+    def remove(self, home: Any, offsets: Array, size: int) -> None:
+        """Remove the shadows of the elements that overlap ``size`` bytes at each offset."""
+        for width in (2, 4, 8):
+            for at in range(0, size, width):
+                self.store(home, offsets + at, width, offsets, None)
+
     def forget_freed(self) -> None:
         """Drop the cells of freed memory."""
         for key, (home, _) in list(self._cells.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,9 @@ class Shadows:
 
     def __init__(self) -> None:
         self.memory = ShadowMemory()
-        self.registers: States[ShadowRegisters] = States(ShadowRegisters)
+        self.registers: States[ShadowRegisters] = States(self._started)
+        # by the id of the run: the shared and local memory of its batch
+        self._own: dict[int, list[Any]] = {}
         #: the lines by code - 1
         self.all_lines: list[LineAccuracy] = []
         self.stores: dict[int, StoredErrors] = {}
@@ -101,6 +104,19 @@ class Shadows:
 
     def line(self, code: int) -> LineAccuracy:
         return self.all_lines[abs(code) - 1]
+
+    def _started(self, batch: Batch) -> ShadowRegisters:
+        self._end_batch(batch.run)
+        self._own[id(batch.run)] = [batch.shared, batch.local]
+        return ShadowRegisters(batch)
+
+    def _end_batch(self, run: Any) -> None:
+        self.memory.forget(self._own.pop(id(run), []))
+
+    def end(self, run: Any) -> None:
+        """Forget the registers, the shared and the local memory of a launch."""
+        self.registers.end(run)
+        self._end_batch(run)
 
     # ---- registers ----
 

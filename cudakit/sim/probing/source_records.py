@@ -32,6 +32,11 @@ class Source:
     stored: Stored | None = None
 
     @property
+    def common(self) -> tuple[Any, ...]:
+        """The facts about a parameter or literal that do not depend on the thread."""
+        return self.space, self.parameter, self.offset, self.bits, self.size, self.kind, self.instruction
+
+    @property
     def value(self) -> Any:
         """The value as its type; an unsigned integer if the type is not known. None if it was not recorded."""
         if self.bits is None or self.size not in (1, 2, 4, 8):

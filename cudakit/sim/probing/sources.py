@@ -18,9 +18,18 @@ from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.memory import Allocation
 from cudakit.sim.lockstep.program import Program
 from cudakit.sim.lockstep.transfers import Transfer
-from cudakit.sim.probing.copied import bytes_of, origin_in_global, origin_in_shared, unit_at
+from cudakit.sim.probing.copied import bytes_of, origin_in_global, unit_at
+from cudakit.sim.probing.operands import elements_of
 from cudakit.sim.probing.source_records import Source, Sources, Stored
-from cudakit.sim.probing.value_trace import Accessed, Defined, TransferAccess, ValueTrace, operands_of, reads
+from cudakit.sim.probing.value_trace import (
+    Accessed,
+    Defined,
+    TransferAccess,
+    ValueTrace,
+    operands_of,
+    reads,
+    updated_before,
+)
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Negated, Operand, Register, Special, Symbol, Vector
 from cudakit.sim.values.lanewise import width
 
@@ -35,35 +44,7 @@ _MATRIX = {"mma", "wmma", "wgmma", "ldmatrix", "movmatrix"}
 _MATRIX_NOTE = "a matrix product also uses values of the warp's other lanes, which are not listed"
 
 
-class SourceTrace(ValueTrace):
-    """Finds the sources of stored values while a kernel runs."""
-
-    def sources(self, f: Fragment, instruction: Instruction, lane: int, part: Sequence[int]) -> Sources:
-        """The sources of what a lane is about to store; ``part``: the numbers of the stored elements of a vector."""
-        if instruction.opcode not in ("st", "atom", "red"):
-            return Sources(notes=[f"the values that {instruction.name} writes are not followed"])
-        walk = _Walk(self, f)
-        operands = instruction.operands[2 if instruction.opcode == "atom" else 1 :]
-        values = _elements(operands[0]) if len(operands) == 1 else list(operands)
-        if instruction.opcode == "st":
-            values = [values[number] for number in part if number < len(values)]
-        for value in values:
-            walk.need(lane, len(f.frames), f.program, value, self.time, _type(instruction))
-        return walk.run()
-
-    def transferred(self, transfer: Transfer, unit: int, begin: int, size: int) -> Sources:
-        """The source of ``size`` bytes, from byte ``begin`` of a unit that an asynchronous copy from shared memory is
-        about to write."""
-        source, data = transfer.source, transfer.values()
-        if source is None or data is None or source.home is not transfer.f.batch.shared:
-            return Sources(notes=[f"the values that {transfer.site.instruction.name} copies are not followed"])
-        walk = _Walk(self, transfer.f)
-        bits = int.from_bytes(bytes_of(data, unit)[begin : begin + size], "little")
-        walk.copied_from(transfer, origin_in_shared(transfer, source, unit, begin), bits, size)
-        return walk.run()
-
-
-class _Walk:
+class Walk:
     """One search for the sources of one value. The latest definition is expanded first, so that the limits cut off the
     earliest sources."""
 
@@ -131,7 +112,7 @@ class _Walk:
                 continue
             target = instruction.operands[0]
             start, size = target.offset if isinstance(target, Address) else 0, _width(instruction)
-            for number, element in enumerate(_elements(instruction.operands[1])):
+            for number, element in enumerate(elements_of(instruction.operands[1])):
                 at = start + number * size
                 if at < high and low < at + size:
                     self.need(lane, depth, program, element, record.time, _kind(instruction, kind))
@@ -252,6 +233,8 @@ class _Walk:
         bits = None if value is None else int(value if access.count == 1 else value[number])
         if instruction.opcode == "atom":
             self.result.notes += ["an atomic returned the old value of memory"]
+            if updated_before(record, lane):
+                bits = None  # the recorded value is that before all lanes
         if batch.local is not None and home is batch.local:
             store = self.trace.store_to(home, place, place + size, record.time)
             if store is not None and store[1].opcode == "st":
@@ -272,7 +255,7 @@ class _Walk:
         """Go on with the operands that a store wrote to some bytes."""
         program, instruction, record, lane = store
         start, each = record.at(lane)[1], record.access.width
-        for number, element in enumerate(_elements(instruction.operands[1])):
+        for number, element in enumerate(elements_of(instruction.operands[1])):
             at = start + number * each
             if at < place + size and place < at + each:
                 self.need(lane, record.depth, program, element, record.time, _kind(instruction, kind))
@@ -287,7 +270,7 @@ class _Walk:
         if found is None:
             return None
         _, instruction, record, lane = found
-        walk = _Walk(self.trace, self.f, self.level + 1)
+        walk = Walk(self.trace, self.f, self.level + 1)
         if instruction.opcode == "st":
             walk._follow(found, place, size, kind)
         elif isinstance(record.access, TransferAccess):
@@ -363,13 +346,9 @@ def _literal(operands: Sequence[Operand | None]) -> bool:
     return all(isinstance(operand, Immediate) for operand in operands)
 
 
-def _elements(operand: Operand | None) -> list[Operand | None]:
-    return list(operand.elements) if isinstance(operand, Vector) else [operand]
-
-
 def _number(operand: Operand | None, name: str) -> int:
     """The number of a register in a vector."""
-    names = [element.name if isinstance(element, Register) else "" for element in _elements(operand)]
+    names = [element.name if isinstance(element, Register) else "" for element in elements_of(operand)]
     return names.index(name) if name in names else 0
 
 
@@ -382,7 +361,7 @@ def _offset(program: Program, number: int) -> int:
     return start
 
 
-def _type(instruction: Instruction) -> str:
+def type_of(instruction: Instruction) -> str:
     """The type of an instruction's operands; "" if the operands have no type."""
     found = instruction.modifiers[-1] if instruction.modifiers else ""
     if found[:1] == "u" and instruction.opcode in _MOVES:
@@ -397,5 +376,5 @@ def _width(instruction: Instruction) -> int:
 
 def _kind(instruction: Instruction, user: str) -> str:
     """The type of an instruction's operands. Bits have the type that the user of the result takes, if its size fits."""
-    own = _type(instruction)
+    own = type_of(instruction)
     return user if own[:1] == "b" and own != "bf16" and own[1:] == user[1:] else own or user

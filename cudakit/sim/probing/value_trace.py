@@ -24,13 +24,13 @@ from cudakit.sim.lockstep.program import Program, reads_of, writes_of
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.sites import Site
 from cudakit.sim.lockstep.transfers import Transfer
+from cudakit.sim.probing.operands import PARAMETERS
 from cudakit.sim.ptx.ir import Address, Instruction, Negated, Operand, Register, Symbol, Vector
 from cudakit.sim.ptx.opcodes import row_of, spaces_of
 
 # the most bytes that the records keep alive, about; then the older half is dropped
 MOST_BYTES = 256 << 20
 _RECORD_BYTES = 200
-_PARAMETERS = frozenset(("param", "param::func", "param::entry"))
 _time = attrgetter("time")
 
 
@@ -115,7 +115,7 @@ class ValueTrace:
         return True
 
     def hook(self, program: Program, instruction: Instruction) -> InstructionHook | None:
-        loads = instruction.opcode in ("ld", "ldu") and _PARAMETERS.isdisjoint(spaces_of(instruction))
+        loads = instruction.opcode in ("ld", "ldu") and PARAMETERS.isdisjoint(spaces_of(instruction))
         if loads or id(instruction) not in self._needed:
             return None  # loads are recorded with their addresses
         return _Hook(self, program, instruction)
@@ -136,7 +136,7 @@ class ValueTrace:
         for instruction in _instructions(program):
             if instruction.opcode in ("st", "atom", "red", "call"):
                 todo += [name for operand in _stored(instruction) for name in names_of(operand)]
-                if instruction.opcode == "call" or not _PARAMETERS.isdisjoint(spaces_of(instruction)):
+                if instruction.opcode == "call" or not PARAMETERS.isdisjoint(spaces_of(instruction)):
                     yield instruction
         while todo:
             name = todo.pop()
@@ -147,7 +147,7 @@ class ValueTrace:
                 yield instruction
                 if row_of(instruction).memory is None or instruction.opcode in ("atom", "red"):
                     todo += [name for operand in operands_of(instruction) for name in names_of(operand)]
-                elif not _PARAMETERS.isdisjoint(spaces_of(instruction)):
+                elif not PARAMETERS.isdisjoint(spaces_of(instruction)):
                     todo += names_of(instruction.operands[1])
 
     # ---- records ----
@@ -307,6 +307,17 @@ def _element(index: Any, position: int) -> int:
     return index if isinstance(index, int) else int(index[position])
 
 
+def updated_before(record: Accessed, lane: int) -> bool:
+    """Whether an earlier lane of the same atomic updated what a lane updates, so that it returned another value."""
+    for piece in record.pieces:
+        position = position_of(piece.lanes, lane)
+        if position >= 0:
+            index = piece.index
+            shared = isinstance(index, np.ndarray) and bool((index[:position] == index[position]).any())
+            return shared or (isinstance(index, int) and position > 0)
+    return False
+
+
 def reads(record: Accessed, place: int) -> bool:
     """Whether a load from shared memory read a byte."""
     return _storing(record, None, place, place + 1) >= 0
@@ -342,7 +353,7 @@ def _written(instruction: Instruction) -> list[str]:
     if instruction.opcode == "call":
         returned = instruction.operands[0]
         return [o.name for o in (returned if isinstance(returned, tuple) else ()) if isinstance(o, (Symbol, Register))]
-    if instruction.opcode == "st" and not _PARAMETERS.isdisjoint(spaces_of(instruction)):
+    if instruction.opcode == "st" and not PARAMETERS.isdisjoint(spaces_of(instruction)):
         return names_of(instruction.operands[0])
     return [register.name for register in writes_of(instruction)]
 

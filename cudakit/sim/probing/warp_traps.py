@@ -13,26 +13,11 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import Program, writes_of
 from cudakit.sim.probing.made import Trace
 from cudakit.sim.probing.makers import INFINITE, NAN, OVERFLOW
-from cudakit.sim.probing.operands import FORMATS, any_of, special, values_of
+from cudakit.sim.probing.operands import FORMATS, PARAMETERS, any_of, elements_of, size_of, special, values_of
 from cudakit.sim.probing.places import AddressReader
 from cudakit.sim.probing.registers import Hook, key_of
-from cudakit.sim.ptx.ir import Address, Instruction, Operand, Register, Symbol, Vector
+from cudakit.sim.ptx.ir import Address, Instruction, Register, Symbol
 from cudakit.sim.ptx.opcodes import row_of, spaces_of
-from cudakit.sim.values.lanewise import width
-
-_PARAM = {"param", "param::func", "param::entry"}
-
-
-def elements_of(operand: Operand | None) -> list[Operand | None]:
-    """The elements of a vector, or the operand itself."""
-    return list(operand.elements) if isinstance(operand, Vector) else [operand]
-
-
-def size_of(instruction: Instruction) -> int:
-    """The bytes of an element of a load, store or atomic."""
-    return (
-        max((width(m) for m in instruction.modifiers if m[0] in "busf" and m not in ("bulk", "sys")), default=32) // 8
-    )
 
 
 class AccessHook(Hook):
@@ -47,7 +32,7 @@ class AccessHook(Hook):
         self.size = size_of(instruction)
         address = instruction.operands[1 if self.loads else place]
         self.address = AddressReader(program, instruction, address)
-        self.param = not _PARAM.isdisjoint(spaces_of(instruction))
+        self.param = not PARAMETERS.isdisjoint(spaces_of(instruction))
         if self.param and isinstance(address, Address) and isinstance(address.base, Symbol):
             self.param_slot = program.slots.get(address.base.name)
             self.param_offset = address.offset
