@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
 import json
 import subprocess
 import sys
@@ -21,6 +22,8 @@ import torch_installed
 import cudakit
 from cudakit import nvtx, ops, recording
 from cudakit.commands import replaying
+from cudakit.debugger.arrays import simulated_contexts
+from cudakit.errors import Refused
 from cudakit.launch import following
 from cudakit.memory.array import as_dtype
 from cudakit.recording import RecordingError, file, record, triton_launches
@@ -314,14 +317,18 @@ def test_rounding_of_each_dtype(dtype: str, value: Any, other: Any, rounding: bo
 def test_who_wrote_an_element_that_is_equal(sim: cudakit.Device, module: cudakit.Module, bug: Path) -> None:
     x, y = sim.array(np.arange(50, dtype=np.float32)), sim.zeros(50)
     with record(bug):
-        weighed(module, x, y, 49)
+        for n in (10, 49):
+            weighed(module, x, y, n)
     with recording.load(bug) as found:
-        writer = found.replay(who="y[-2]").launches[0].writer
+        writer = found.replay(launches=[2], who="y[-2]").launches[0].writer
         assert writer is not None
         assert writer.report is not None
         assert (writer.element, writer.replayed, writer.report.thread) == ("y[48]", "96.0", (48, 0, 0))
+        assert f"launch 2, at {__file__}:" in str(writer), "the number in the recording"
         assert "not written by this launch" in str(found.replay(who="y[49]").launches[0].writer)
-        for wrong, why in (("z[0]", "it has x, y"), ("y[50]", "outside"), ("y[1, 2]", "2 indices"), ("!", "not an el")):
+        cases = {"z[0]": "it has x, y", "y[50]": "outside", "y[1, 2]": "2 indices"}
+        malformed = dict.fromkeys(("!", "y[1 2]", "y[-]", "y[2:3]", "y[::0]", "y[]"), "not an element")
+        for wrong, why in {**cases, **malformed}.items():
             with pytest.raises(RecordingError, match=why):
                 found.replay(who=wrong)
 
@@ -352,8 +359,13 @@ def test_limits(sim: cudakit.Device, module: cudakit.Module, bug: Path) -> None:
     with recording.load(bug) as found:
         assert found.launches == ()
         assert found.notes == ("1 launch of weigh left out by only=",)
-    with pytest.raises(ValueError, match="at least 1"), record(bug, last=0):
-        pass
+    for last in (0, 1.5):
+        with pytest.raises(ValueError, match="at least 1"), record(bug, last=last):  # type: ignore[arg-type]
+            pass
+    for path in (bug.parent, bug / "missing" / "b"):
+        with pytest.raises(RecordingError, match=r"cannot be written: (Is|Not) a directory"), record(path):
+            pass
+    assert following.followers == []
     with record(bug), pytest.raises(RecordingError, match="is active"), record(bug.with_name("b")):
         pass
 
@@ -527,6 +539,17 @@ def test_a_file_that_was_cut_has_the_launches_before_the_cut(
     assert seen == {0, 1, 2, 3}
 
 
+def members_of(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def rewrite(path: Path, members: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w") as made:
+        for name, content in members.items():
+            made.writestr(name, content)
+
+
 def test_foreign_and_damaged_files_are_refused(sim: cudakit.Device, module: cudakit.Module, bug: Path) -> None:
     def refused(why: str) -> None:
         with pytest.raises(RecordingError, match=why), recording.load(bug) as found:
@@ -537,13 +560,11 @@ def test_foreign_and_damaged_files_are_refused(sim: cudakit.Device, module: cuda
     refused("is not a recording of cudakit")
     with record(bug):
         weighed(module, sim.array(np.arange(50, dtype=np.float32)), sim.empty(50))
-    members = {info.filename: zipfile.ZipFile(bug).read(info) for info in zipfile.ZipFile(bug).infolist()}
+    members = members_of(bug)
     launch = "launches/000001/before.json"
 
     def write(name: str, data: bytes) -> None:
-        with zipfile.ZipFile(bug, "w") as made:
-            for each, content in {**members, name: data}.items():
-                made.writestr(each, content)
+        rewrite(bug, {**members, name: data})
 
     write("recording.json", b'{"format": 99, "device": {}}')
     refused("has format 99, this version of cudakit reads format 1")
@@ -554,9 +575,7 @@ def test_foreign_and_damaged_files_are_refused(sim: cudakit.Device, module: cuda
     write(launch, b"{")
     refused("is damaged")
     memory = next(name for name in members if name.startswith("memory/"))
-    with zipfile.ZipFile(bug, "w") as made:
-        for name, content in members.items():
-            made.writestr(name, content)
+    rewrite(bug, members)
     data = bytearray(bug.read_bytes())
     place = data.find(members[memory], data.find(memory.encode()))
     data[place] ^= 1
@@ -564,3 +583,113 @@ def test_foreign_and_damaged_files_are_refused(sim: cudakit.Device, module: cuda
     status, result = replayed(bug)
     assert status == 2
     assert "its checksum differs" in result["launches"][0]["text"]
+
+
+@pytest.fixture
+def launched(sim: cudakit.Device, module: cudakit.Module, bug: Path) -> dict[str, bytes]:
+    """The members of a recording of one launch."""
+    with record(bug):
+        weighed(module, sim.array(np.arange(50, dtype=np.float32)), sim.empty(50))
+    return members_of(bug)
+
+
+BEFORE = "launches/000001/before.json"
+
+
+WRONG_FIELDS: list[tuple[list[Any], Any, str]] = [
+    (["stack"], -1, "stack is -1, not an integer from 0"),
+    (["carveout"], 1.5, "carveout is 1.5, not int"),
+    (["cooperative"], 1, "cooperative is 1, not bool"),
+    (["mangled"], None, "mangled is None, not str"),
+    (["grid"], [1, 1], "grid has 2 elements instead of 3"),
+    (["values"], "xy", "non-hexadecimal"),
+    (["values"], "", "values has a pointer outside of its memory"),
+    (["number"], 2, "has the number 2"),
+    (["regions", 0, "address"], None, r"regions\[0\]: address is None, not int"),
+    (["arrays", 0, "offset"], 1 << 40, "outside of its memory"),
+    (["arrays", 0, "strides"], [1 << 40], "x is not inside its memory"),
+    (["arrays", 0, "dtype"], "object", "holds Python objects"),
+    (["links", 0, 0], 1 << 40, "outside of its memory"),
+    (["links", 0, 2], -(1 << 70), "not an integer from 0"),
+    (["extra"], 0, "unknown field 'extra'"),
+]
+
+
+def test_wrong_fields_are_named(launched: dict[str, bytes], bug: Path) -> None:
+    for path, new, why in WRONG_FIELDS:
+        data = json.loads(launched[BEFORE])
+        inner = data
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = new
+        rewrite(bug, {**launched, BEFORE: json.dumps(data).encode()})
+        with pytest.raises(RecordingError, match=f"is damaged.*{why}"):
+            recording.load(bug)
+    for name, text, why in (
+        ("recording.json", "[" * 100_000, "recording.json is damaged"),
+        ("end.json", "null", "end.json is None, not an object"),
+        ("end.json", '{"exception": "", "notes": [], "launches": [1, 2]}', "launch 2 is missing in it"),
+    ):
+        rewrite(bug, {**launched, name: text.encode()})
+        with pytest.raises(RecordingError, match=why):
+            recording.load(bug)
+
+
+def test_arguments_that_do_not_fit_the_kernel_are_refused(launched: dict[str, bytes], bug: Path) -> None:
+    """The driver would read them from any address of this process."""
+    before = json.loads(launched[BEFORE])
+    for offsets in ([1 << 46] * 3, [], [0, 8, 17]):
+        rewrite(bug, {**launched, BEFORE: json.dumps({**before, "offsets": offsets}).encode()})
+        status, result = replayed(bug)
+        assert status == 2
+        assert "its arguments do not fit the 3 parameters" in result["launches"][0]["text"]
+
+
+def test_control_characters_of_a_file_are_not_printed(
+    launched: dict[str, bytes], bug: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {**json.loads(launched[BEFORE]), "kernel": "\x1b]0;title\x07weigh", "launched": "a\rb\x9b:1"}
+    end = {**json.loads(launched["end.json"]), "exception": "Error: \x1b[31m", "notes": ["\ud800\x1b[2J"]}
+    texts = {BEFORE: json.dumps(before).encode(), "end.json": json.dumps(end).encode()}
+    rewrite(bug, {**launched, **texts})
+    assert replayed(bug)[0] == 0
+    text = capsys.readouterr().out
+    assert "\ufffd]0;title\ufffdweigh" in text
+    assert all(character.isprintable() or character == "\n" for character in text)
+    with recording.load(bug) as found:
+        assert found.launches[0].launched == "a\ufffdb\ufffd:1"
+
+
+def test_a_file_without_its_end_is_not_complete(launched: dict[str, bytes], bug: Path) -> None:
+    del launched["end.json"]
+    rewrite(bug, launched)  # the directory may be there, if the file was rewritten before the process ended
+    with recording.load(bug) as found:
+        assert not found.complete
+    header = zipfile.ZipInfo("memory/unfinished")
+    header.file_size, header.CRC = 100, 0
+    data = bug.read_bytes()
+    place = data.index(b"PK\1\2")
+    bug.write_bytes(data[:place] + header.FileHeader(zip64=False) + data[place:])
+    with recording.load(bug) as found:
+        assert "memory/unfinished" not in found.reader.names()
+        assert len(found.launches) == 1
+
+
+def test_a_replay_closes_what_it_opened(sim: cudakit.Device, launched: dict[str, bytes], bug: Path) -> None:
+    def devices() -> int:
+        gc.collect()
+        return len(simulated_contexts())
+
+    with recording.load(bug) as found:
+        known, made = devices(), len(list(sim.context.made()))
+        writer = found.replay(who="y[3]").launches[0].writer
+        assert devices() == known
+        assert "y[3] = 24.0" in str(writer), "the report outlives the device"
+        assert found.replay(sim).ok
+        assert not sim.context.closed
+        assert len(list(sim.context.made())) == made
+
+
+def test_commands_of_the_debugger_need_it(bug: Path) -> None:
+    with pytest.raises(Refused, match="-ex is a command of the debugger, which needs --debug"):
+        replayed(bug, "-ex", "run")

@@ -71,8 +71,8 @@ def given_to(instruction: Instruction) -> tuple[Operand | None, ...]:
 
 
 def remaining(given: Given | None, access: MemoryAccess, piece: Piece, chosen: Array) -> Array | None:
-    """Of the lanes at the positions ``chosen`` of a piece, whose atomic is about to update one element, the positions
-    of those from whose operands the new value is computed. It is empty if the old value remains, None if unknown."""
+    """The positions of the lanes from whose operands the new value of one element is computed. The atomic of the lanes
+    at the positions ``chosen`` of a piece is about to update it. Empty if the old value remains, None if unknown."""
     instruction = access.site.instruction
     modifiers = instruction.modifiers
     if "exch" not in modifiers and _CHOOSING.isdisjoint(modifiers):

@@ -19,7 +19,7 @@ struct Base {
 
 struct Outer : Base {
     Inner inner;
-    Inner *link;
+    Inner* link;
     unsigned small : 5;
     int negative : 6;
     bool ready;
@@ -33,7 +33,8 @@ union Either {
 __constant__ float coefficients[3];
 __device__ int counter = 41;
 
-template <typename T, int N> __device__ __noinline__ T weighted(const T *values, int thread, T factor) {
+template <typename T, int N>
+__device__ __noinline__ T weighted(const T* values, int thread, T factor) {
     T parts[N];
     for (int k = 0; k < N; k++) {
         parts[k] = values[k] * factor + T(thread);
@@ -42,10 +43,10 @@ template <typename T, int N> __device__ __noinline__ T weighted(const T *values,
     for (int k = 0; k < N; k++) {
         total += parts[k];
     }
-    return total; // TOTAL
+    return total;  // TOTAL
 }
 
-extern "C" __global__ void types(double *out, const float *values, int count, Scoped scoped) {
+extern "C" __global__ void types(double* out, const float* values, int count, Scoped scoped) {
     __shared__ float tile[2][32];
     __shared__ Inner shared_inner;
     extern __shared__ int dynamic[];
@@ -80,8 +81,8 @@ extern "C" __global__ void types(double *out, const float *values, int count, Sc
     Either either;
     either.number = 1.0f + t;
     int grid[2][3] = {{t, 1, 2}, {3, 4, -t}};
-    const float *cursor = values + t;
-    float &element = tile[1][t];
+    const float* cursor = values + t;
+    float& element = tile[1][t];
     volatile int watched = t * 10;
     tile[0][t] = single;
     tile[1][t] = values[t];
@@ -93,8 +94,8 @@ extern "C" __global__ void types(double *out, const float *values, int count, Sc
     __syncthreads();
     auto scale = [&](float by) { return by * single; };
     float total = weighted<float, 3>(values, t, 2.0f);
-    double *row = out + t * 24;
-    row[0] = odd; // STORED
+    double* row = out + t * 24;
+    row[0] = odd;  // STORED
     row[1] = letter, row[2] = negative, row[3] = byte, row[4] = small, row[5] = tall, row[6] = natural;
     row[7] = big, row[8] = huge, row[9] = single, row[10] = precise, row[11] = __half2float(half_value);
     row[12] = __bfloat162float(brain), row[13] = __high2float(halves), row[14] = quad.z, row[15] = plain;

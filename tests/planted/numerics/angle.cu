@@ -4,7 +4,8 @@ __global__ void wrong(const float2* a, const float2* b, float* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const float product = a[i].x * b[i].x + a[i].y * b[i].y;
-    const float cosine = product * rsqrtf(a[i].x * a[i].x + a[i].y * a[i].y) * rsqrtf(b[i].x * b[i].x + b[i].y * b[i].y);
+    const float cosine =
+        product * rsqrtf(a[i].x * a[i].x + a[i].y * a[i].y) * rsqrtf(b[i].x * b[i].x + b[i].y * b[i].y);
     y[i] = acosf(cosine);  // BUG
 }
 
@@ -12,6 +13,7 @@ __global__ void right(const float2* a, const float2* b, float* y, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const float product = a[i].x * b[i].x + a[i].y * b[i].y;
-    const float cosine = product * rsqrtf(a[i].x * a[i].x + a[i].y * a[i].y) * rsqrtf(b[i].x * b[i].x + b[i].y * b[i].y);
+    const float cosine =
+        product * rsqrtf(a[i].x * a[i].x + a[i].y * a[i].y) * rsqrtf(b[i].x * b[i].x + b[i].y * b[i].y);
     y[i] = acosf(fminf(1.0f, fmaxf(-1.0f, cosine)));
 }
