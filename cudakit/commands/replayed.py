@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Replay a file. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
+    if arguments.commands and not arguments.debug:
+        raise Refused("-ex is a command of the debugger, which needs --debug")
     debugger = _debugger(arguments) if arguments.debug else None
     file = sys.stderr if arguments.json == "-" else sys.stdout
     with recordings.load(arguments.file) as recording:

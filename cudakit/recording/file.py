@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cudakit.errors import CudakitError
+from cudakit.recording.fields import printable
 from cudakit.tracebacks import meant
 
 #: Memory above this size is compressed only if a sample of it becomes smaller.
@@ -52,12 +53,15 @@ def digest(data: Any) -> str:
 class MemberWriter:
     """Writes the members of a file. Members whose launches were dropped are removed when they take up most of it.
 
-    memory: bytes of arrays in use, before compression.
+    memory: bytes of arrays in use, before compression. Raises RecordingError if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._stream: IO[bytes] = open(path, "w+b")  # noqa: SIM115 (closed by close)
+        try:
+            self._stream: IO[bytes] = open(path, "w+b")  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise RecordingError(f"{path} cannot be written: {error.strerror or error}") from error
         self._zip = zipfile.ZipFile(self._stream, "w")
         self._sizes: dict[str, int] = {}  # of live members, uncompressed
         self._uses: dict[str, int] = {}  # of members that launches share
@@ -160,7 +164,7 @@ class _Member:
 class MemberReader:
     """Reads the members of a file, each by name and size. No member is extracted to disk.
 
-    complete: whether the file was closed. Raises RecordingError if it is not a recording.
+    complete: whether the file has its directory. Raises RecordingError if it is not a recording.
     """
 
     def __init__(self, path: Path) -> None:
@@ -190,15 +194,15 @@ class MemberReader:
         """Return a JSON member. Raises RecordingError if it is damaged."""
         try:
             return json.loads(self.text(name))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecordingError(f"{self.path}: {name} is damaged ({error})") from error
 
     def text(self, name: str) -> str:
-        """Return a text member."""
+        """Return a text member, without control characters."""
         size = self._member(name).size
         if size > _MOST_JSON:
             raise RecordingError(f"{self.path}: {name} is damaged: it has {size} bytes")
-        return self.data(name, size).decode(errors="replace")
+        return printable(self.data(name, size).decode(errors="replace"))
 
     def size(self, name: str) -> int:
         """Return the bytes of a member."""
@@ -247,7 +251,7 @@ class MemberReader:
             start = place + _HEADER.size + named + more
             if flags & _STREAMED or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or start + packed > length:
                 return
-            if not (packed or size or crc) and not self._follows(start):
+            if not packed and (size or crc or not self._follows(start)):
                 return  # its header was written, its data was not finished
             self._members[name] = _Member(start, packed, size, crc, method == zipfile.ZIP_DEFLATED)
             place = start + packed

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
+from cudakit.compile.compiler import Resources
 from cudakit.memory.array import as_dtype
+from cudakit.recording import fields
+from cudakit.recording.fields import Extent, Signed, Size
 from cudakit.recording.file import MemberReader, RecordingError
 
 FORMAT = 1
+Carveout = Annotated[int, range(-1, 101)]
 SavedType = TypeVar("SavedType", bound="SavedLaunches")
-Index3 = tuple[int, int, int]
+Index3 = tuple[Extent, Extent, Extent]
 #: A pointer among some bytes: its place in them, the number of the region it points to, and the offset there.
-Link = tuple[int, int, int]
+Link = tuple[Size, Size, Size]
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Region:
     variable: the mangled name of a variable of the module, else "".
     """
 
-    address: int
-    size: int
+    address: Size
+    size: Size
     name: str
     variable: str = ""
 
@@ -53,10 +55,10 @@ class ArrayArgument:
     parameter: int
     name: str
     region: int
-    offset: int
+    offset: Size
     dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Signed, ...]
     of: str = ""
 
     @property
@@ -70,14 +72,14 @@ class MapArgument:
     """A tensor map among the arguments. at: its place in their bytes. The rest are the numbers that
     cuTensorMapEncodeTiled takes; modes: interleave, swizzle, promotion, fill."""
 
-    at: int
+    at: Size
     region: int
-    offset: int
+    offset: Size
     data_type: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    element_strides: tuple[int, ...]
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    box: tuple[Extent, ...]
+    element_strides: tuple[Extent, ...]
     modes: tuple[int, int, int, int]
 
 
@@ -98,20 +100,20 @@ class RecordedLaunch:
     module: str
     grid: Index3
     block: Index3
-    shared: int
+    shared: Size
     cluster: Index3 | None
     cooperative: bool
     programmatic: bool
     values: str
-    offsets: tuple[int, ...]
+    offsets: tuple[Size, ...]
     links: tuple[Link, ...]
     maps: tuple[MapArgument, ...]
     arrays: tuple[ArrayArgument, ...]
     regions: tuple[Region, ...]
     before: tuple[State, ...]
-    stack: int
-    heap: int
-    carveout: int
+    stack: Size
+    heap: Size
+    carveout: Carveout
     launched: str
     refusals: tuple[str, ...] = ()
     after: tuple[State, ...] | None = None
@@ -142,15 +144,15 @@ class RecordedLaunch:
 
 @dataclass(frozen=True)
 class RecordedModule:
-    """The code of a kernel: `name` of its source, PTX, machine code, the source's text, and facts by ptxas (the fields
-    of `Resources`) per kernel. files: the texts of the source and its headers, by their names in the PTX."""
+    """The code of a kernel: `name` of its source, PTX, machine code, the source's text, and facts by ptxas per
+    kernel. files: the texts of the source and its headers, by their names in the PTX."""
 
     name: str
     arch: str
     ptx: str
     cubin: bytes
     source: str
-    resources: dict[str, dict[str, int]]
+    resources: dict[str, Resources]
     files: dict[str, str]
 
 
@@ -228,41 +230,6 @@ class SavedLaunches:
         return found
 
 
-def load_as(kind: type[SavedType], path: Any) -> SavedType:
-    """Read a recording as an object of a class. Raises RecordingError; see `recordings.load`."""
-    reader = MemberReader(Path(path))
-    try:
-        begin = reader.json("recording.json")
-        if not isinstance(begin, dict) or begin.get("format") != FORMAT:
-            what = begin.get("format") if isinstance(begin, dict) else None
-            raise RecordingError(
-                f"{path} has format {what!r}, this version of cudakit reads format {FORMAT}; use the version that "
-                "recorded it"
-            )
-        names = set(reader.names())
-        end = reader.json("end.json") if "end.json" in names else {}
-        numbers = sorted(
-            int(match[1]) for name in names if (match := re.fullmatch(r"launches/(\d+)/before\.json", name))
-        )
-        kept = end.get("launches", numbers)
-        try:
-            launches = tuple(_launch(reader, number, names) for number in numbers if number in set(kept))
-            return kind(
-                Path(path),
-                launches,
-                {str(key): str(value) for key, value in begin["device"].items()},
-                reader.complete,
-                str(end.get("exception", "")),
-                tuple(map(str, end.get("notes", ()))),
-                reader,
-            )
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RecordingError(f"{path} is damaged ({type(error).__name__}: {error})") from error
-    except BaseException:
-        reader.close()
-        raise
-
-
 def folder(number: int) -> str:
     """Return the folder of a launch in the file."""
     return f"launches/{number:06}"
@@ -275,62 +242,30 @@ def as_json(launch: RecordedLaunch) -> dict[str, Any]:
     return found
 
 
-def _launch(reader: MemberReader, number: int, names: set[str]) -> RecordedLaunch:
-    data = reader.json(f"{folder(number)}/before.json")
-    after = f"{folder(number)}/after.json"
-    ended = reader.json(after) if after in names else {}
-    states = ended.get("states")
-    regions = tuple(Region(**one) for one in data.pop("regions"))
-    if any(region.size <= 0 for region in regions):
-        raise ValueError("a region without bytes")
-    fields: dict[str, Any] = {
-        **_tuples(data),
-        "regions": regions,
-        "before": _states(reader, data["before"], regions),
-        "arrays": tuple(ArrayArgument(**_tuples(one)) for one in data["arrays"]),
-        "maps": tuple(MapArgument(**_tuples(one)) for one in data["maps"]),
-        "links": _links(data["links"], len(regions)),
-        "after": None if states is None else _states(reader, states, regions),
-        "error": str(ended.get("error", "")),
-    }
-    made = RecordedLaunch(**fields)
-    places = [*(one.region for one in made.arrays), *(one.region for one in made.maps)]
-    if any(not 0 <= place < len(regions) for place in places):
-        raise ValueError("an argument without its region")
-    return made
+@dataclass(frozen=True)
+class _Module:
+    """module.json. files: the members with the texts."""
 
-
-def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-
-
-def _states(reader: MemberReader, data: Any, regions: tuple[Region, ...]) -> tuple[State, ...]:
-    made = tuple(State(one["memory"], one["undefined"], _links(one["links"], len(regions))) for one in data)
-    for state, region in zip(made, regions, strict=True):
-        if reader.size(state.memory) != region.size:
-            raise ValueError(f"{state.memory} has not the {region.size} bytes of its region")
-    return made
-
-
-def _links(data: Any, count: int) -> tuple[Link, ...]:
-    made = tuple((int(at), int(region), int(offset)) for at, region, offset in data)
-    if any(at < 0 or not 0 <= region < count for at, region, _ in made):
-        raise ValueError("a pointer to a missing region")
-    return made
+    name: str
+    arch: str
+    cubin: bool
+    source: str
+    resources: dict[str, Resources]
+    files: dict[str, str]
 
 
 def _module(reader: MemberReader, name: str) -> RecordedModule:
-    facts = reader.json(f"{name}/module.json")
     cubin = f"{name}/module.cubin"
     try:
-        return RecordedModule(
-            facts["name"],
-            facts["arch"],
-            reader.text(f"{name}/module.ptx"),
-            reader.data(cubin, reader.size(cubin)) if facts["cubin"] else b"",
-            facts["source"],
-            facts["resources"],
-            {file: reader.text(member) for file, member in facts["files"].items()},
-        )
-    except (AttributeError, LookupError, TypeError) as error:
-        raise RecordingError(f"{reader.path}: {name} is damaged ({type(error).__name__}: {error})") from error
+        facts = fields.made(_Module, reader.json(f"{name}/module.json"), f"{name}/module.json")
+    except ValueError as error:
+        raise RecordingError(f"{reader.path} is damaged: {error}") from error
+    return RecordedModule(
+        facts.name,
+        facts.arch,
+        reader.text(f"{name}/module.ptx"),
+        reader.data(cubin, reader.size(cubin)) if facts.cubin else b"",
+        facts.source,
+        facts.resources,
+        {file: reader.text(member) for file, member in facts.files.items()},
+    )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cudakit.compile.compiler import Resources
 from cudakit.device import Device
 from cudakit.driver import tensor_maps
 from cudakit.launch.function import LaunchOptions
@@ -22,7 +21,6 @@ from cudakit.recording.file import RecordingError
 from cudakit.recording.launches import Link, RecordedLaunch, SavedLaunches, State
 from cudakit.recording.memory import Bytes, Contents
 
-_WORD = 8
 _ALIGNMENT = 256  # bytes: addresses keep their remainder, so that misaligned accesses are repeated
 _MOST_PIECES = 4096  # copies of the initialised parts of a region; with more parts it is copied whole
 _CARVEOUT = "CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT"
@@ -44,8 +42,8 @@ class Loaded:
             return data
         data = data.copy()
         for at, region, offset in links:
-            word = (self.addresses[region] + offset).to_bytes(_WORD, "little")
-            data[at : at + _WORD] = np.frombuffer(word, np.uint8)[: len(data) - at]
+            word = (self.addresses[region] + offset).to_bytes(memory.WORD, "little")
+            data[at : at + memory.WORD] = np.frombuffer(word, np.uint8)
         return data
 
     def recorded(self, number: int, state: State) -> Contents:
@@ -59,13 +57,26 @@ class Loaded:
         return memory.reading(self.device.context)(self.addresses[number], self.launch.regions[number].size)
 
     def run(self) -> None:
-        """Launch the kernel and wait for it. Raises the launch's error."""
+        """Launch the kernel and wait for it. Raises the launch's error, or RecordingError if the file is damaged."""
         launch, kernel, context = self.launch, self.kernel, self.device.context
+        sizes = [one.size for one in kernel.parameters]
+        # the driver reads the arguments from these places, whatever is there; a GPU's may begin after 0
+        fits = len(launch.offsets) == len(sizes) and all(
+            offset + size <= len(launch.packed) for offset, size in zip(launch.offsets, sizes, strict=True)
+        )
+        if not fits:
+            raise RecordingError(
+                f"its arguments do not fit the {len(sizes)} parameters of its kernel: the file is damaged, record again"
+            )
         packed = bytearray(self.linked(np.frombuffer(launch.packed, np.uint8), launch.links).tobytes())
         for one in launch.maps:
-            sizes = (one.dims, one.strides, one.box, one.element_strides)
-            fields = tensor_maps.described(one.data_type, self.addresses[one.region] + one.offset, *sizes, *one.modes)
-            packed[one.at : one.at + tensor_map.SIZE] = tensor_map.encoded(context, fields)
+            shape = (one.dims, one.strides, one.box, one.element_strides)
+            fields = tensor_maps.described(one.data_type, self.addresses[one.region] + one.offset, *shape, *one.modes)
+            try:
+                data = tensor_map.encoded(context, fields)
+            except (ValueError, OverflowError) as error:  # of a number without meaning
+                raise RecordingError(f"its tensor map is damaged ({error}); record again") from error
+            packed[one.at : one.at + tensor_map.SIZE] = data
         # CUtensorMap parameters are read at multiples of 64 bytes
         buffer = (ctypes.c_uint8 * (len(packed) + 64))()
         base = -(-ctypes.addressof(buffer) // 64) * 64
@@ -88,10 +99,12 @@ class Loader:
     def __init__(self, recording: SavedLaunches, device: Device) -> None:
         self.recording, self.device = recording, device
         self._modules: dict[str, Module] = {}
-        if device.kind == "sim":
-            for launch in recording.launches:
-                for name, text in recording.module(launch).files.items():
-                    device.context.driver.simSource(name, text)
+
+    def close(self) -> None:
+        """Unload the modules. The device is usable afterwards."""
+        for module in self._modules.values():
+            module.close()
+        self._modules.clear()
 
     @contextmanager
     def loaded(self, launch: RecordedLaunch) -> Iterator[Loaded]:
@@ -143,8 +156,10 @@ class Loader:
             cubin = code.cubin if self.device.kind == "gpu" and self.device.arch == (code.arch or arch) else b""
             if not (cubin or code.ptx):
                 raise RecordingError(f"its module has machine code for {arch} and no PTX; replay it on such a GPU")
-            resources = {name: Resources(**values) for name, values in code.resources.items()}
-            made = ObjectCode(code.name, code.ptx, cubin, source=code.source, resources=resources)
+            if self.device.kind == "sim":
+                for name, text in code.files.items():
+                    context.driver.simSource(name, text)
+            made = ObjectCode(code.name, code.ptx, cubin, source=code.source, resources=code.resources)
             module = self._modules[launch.module] = Module(context, made)
             context.own.add(module)
         return module

@@ -50,17 +50,17 @@ def record(
         last: Keep only this number of launches, the last ones, in a file of limited size.
 
     Raises:
-        RecordingError: If the limit is exceeded, if a stream is being captured or a graph is launched, or if another
-            recording is active.
-        ValueError: If `limit` or `last` is not positive.
+        RecordingError: If the file cannot be written, the limit is exceeded, a stream is being captured or a graph is
+            launched, or another recording is active.
+        ValueError: If `limit` or `last` is not a positive integer.
 
     Example:
 
         with cudakit.record("bug.cudakit", last=10):
             train()
     """
-    if limit < 1 or (last is not None and last < 1):
-        raise ValueError(f"limit and last must be at least 1, got limit={limit} and last={last}")
+    if any(not isinstance(one, int) or one < 1 for one in (limit, 1 if last is None else last)):
+        raise ValueError(f"limit and last must be integers of at least 1, got limit={limit!r} and last={last!r}")
     if _active:
         raise RecordingError(f"a recording to {path} was requested while one to {_active[0].path} is active; end it")
     recorder = Recorder(Path(path), limit, (only,) if isinstance(only, str) else only, last)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from cudakit.recording import replaying
-from cudakit.recording.launches import SavedLaunches, load_as
+from cudakit.recording.launches import SavedLaunches
+from cudakit.recording.reading import load_as
 
 if TYPE_CHECKING:
     from cudakit.device import Device

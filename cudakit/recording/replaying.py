@@ -6,7 +6,7 @@ is an allocation of its recorded size, so that the simulated device detects acce
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from cudakit import reports
 from cudakit.debugger import writes
 from cudakit.debugger.arrays import ArrayLayout
+from cudakit.debugger.who import Expression
 from cudakit.debugger.writes import WriteHistory
 from cudakit.device import Device
 from cudakit.driver import driver as drivers
@@ -29,6 +30,8 @@ from cudakit.recording.loading import Loaded, Loader
 from cudakit.recording.memory import Contents
 
 EQUAL, ROUNDING, DIFFERS, FAULT, REFUSED = "equal", "rounding", "differs", "fault", "refused"
+#: A pattern for the name of an array: of a parameter or a variable of C++, or the number of a parameter.
+_NAME = r"[\w:$.]+"
 
 
 @dataclass
@@ -163,27 +166,38 @@ def replay(
     chosen = recording.launches if numbers is None else [recording.launch(number) for number in numbers]
     if who is not None and not any(_has(launch, who) for launch in chosen):
         _target(chosen[0], who)  # raises the error
-    opened = _opened(recording, device, checks)
-    if who is not None and opened.kind != "sim":
-        raise RecordingError("who= needs the simulated device, which knows the last store to an element")
-    report = Report(opened.context.spec)
-    loader = Loader(recording, opened)
-    for launch in chosen:
-        lost = loader.device.context.lost is not None
-        if lost and opened.kind == "sim":
-            loader = Loader(recording, loader.device.reopened())
-        if lost and opened.kind != "sim":
-            found = LaunchReport(launch, REFUSED, text=f"{opened.context.spec} was lost by an earlier launch")
-        else:
-            found = _replayed(loader, launch, who, debugger or Loaded.run)
-        report.launches.append(found)
-        progress(found)
+    with contextlib.ExitStack() as ours:
+        opened = device if isinstance(device, Device) else _opened(recording, device, checks, ours)
+        if who is not None and opened.kind != "sim":
+            raise RecordingError("who= needs the simulated device, which knows the last store to an element")
+        report = Report(opened.context.spec)
+        loader = _loader(recording, opened, ours)
+        for launch in chosen:
+            lost = loader.device.context.lost is not None
+            if lost and opened.kind == "sim":
+                reopened = loader.device.reopened()
+                ours.callback(reopened.context.close, warn=False)
+                loader = _loader(recording, reopened, ours)
+            if lost and opened.kind != "sim":
+                found = LaunchReport(launch, REFUSED, text=f"{opened.context.spec} was lost by an earlier launch")
+            else:
+                found = _replayed(loader, launch, who, debugger or Loaded.run)
+            report.launches.append(found)
+            progress(found)
     return report
 
 
-def _opened(recording: SavedLaunches, device: Device | str | None, checks: Iterable[str] | None) -> Device:
-    if isinstance(device, Device):
-        return device
+def _loader(recording: SavedLaunches, device: Device, ours: contextlib.ExitStack) -> Loader:
+    """Return a loader, whose modules are unloaded at the end."""
+    loader = Loader(recording, device)
+    ours.callback(loader.close)
+    return loader
+
+
+def _opened(
+    recording: SavedLaunches, device: str | None, checks: Iterable[str] | None, ours: contextlib.ExitStack
+) -> Device:
+    """Open the device of a replay, which is closed at its end."""
     arch = recording.device.get("arch", drivers.DEFAULT_SIM_ARCH)
     spec = device
     if spec in (None, "sim"):
@@ -195,8 +209,12 @@ def _opened(recording: SavedLaunches, device: Device | str | None, checks: Itera
     if not str(spec).startswith("sim"):
         if checks is not None:
             raise RecordingError("checks are of the simulated device; leave them out on a GPU")
-        return Device(spec)
-    return Device(spec, fresh=True, checks=drivers.default_checks() if checks is None else frozenset(checks))
+        opened = Device(spec)
+    else:
+        chosen = drivers.default_checks() if checks is None else frozenset(checks)
+        opened = Device(spec, fresh=True, checks=chosen)
+    ours.callback(opened.context.close, warn=False)
+    return opened
 
 
 class _Target(NamedTuple):
@@ -271,6 +289,7 @@ def _history(loaded: Loaded, array: ArrayArgument, index: tuple[int, ...]) -> Wr
     others = [_layout(loaded, one) for one in loaded.launch.arrays if one.dtype]
     history = writes.begin(context, _layout(loaded, array), index, reads=True, name=array.name, others=others)
     history.launched = loaded.launch.launched or None
+    history.launch = loaded.launch.number
     return history
 
 
@@ -348,21 +367,22 @@ def _has(launch: RecordedLaunch, who: str) -> bool:
 
 def _target(launch: RecordedLaunch, who: str) -> _Target:
     """Return the element that a text such as "y[3, 4]" names. Raises RecordingError."""
-    match = re.fullmatch(r"\s*([\w:$.]+)\s*(?:\[([-\d,\s]*)\])?\s*", who)
-    if match is None:
+    try:
+        named = Expression.parse(who, _NAME)
+    except ValueError:
+        named = None
+    if named is None or not all(isinstance(one, int) for one in named.index):
         raise RecordingError(f"{who!r} is not an element: write an array's name and an index, such as y[3] or y[2, 0]")
-    array = launch.named(match[1])
-    index = [int(part) for part in (match[2] or "").split(",") if part.strip()]
-    if match[2] is None:
-        index = [0] * len(array.shape)
+    array = launch.named(named.name)
+    index = named.index or (0,) * len(array.shape)
     if len(index) != len(array.shape):
         raise RecordingError(f"{who!r} has {len(index)} indices, and {array.name} has the shape {array.shape}")
-    index = [i + extent if i < 0 else i for i, extent in zip(index, array.shape, strict=True)]
+    index = tuple(i + extent if i < 0 else i for i, extent in zip(index, array.shape, strict=True))
     if any(not 0 <= i < extent for i, extent in zip(index, array.shape, strict=True)):
         raise RecordingError(f"{who!r} is outside of {array.name}, whose shape is {array.shape}")
     byte = array.offset + sum(i * stride for i, stride in zip(index, array.strides, strict=True))
     element = f"{array.name}[{', '.join(map(str, index))}]"
-    return _Target(element, array.region, byte, array.kind, array, tuple(index))
+    return _Target(element, array.region, byte, array.kind, array, index)
 
 
 def _writer(loaded: Loaded, target: _Target, stores: list[Any]) -> Writer:
