@@ -59,7 +59,7 @@ def value(kind: Any, data: Any, where: str) -> Any:
         return {value(str, key, where): value(inner[1], one, f"{where}[{_text(key)}]") for key, one in data.items()}
     if is_dataclass(kind):
         return made(cast(Any, kind), data, where)
-    if origin is not None or type(data) is not kind:  # JSON's true is no integer
+    if origin is not None or type(data) is not kind:  # JSON's true is not an integer
         raise ValueError(f"{where} is {_text(data)}, not {getattr(origin or kind, '__name__', kind)}")
     return printable(data) if kind is str else data
 
