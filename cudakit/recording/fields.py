@@ -1,5 +1,5 @@
-"""Dataclasses from the JSON of a recording, each field checked against its annotation: a file may be damaged, or from
-somebody who wants to do harm."""
+"""Dataclasses from the JSON of a recording, each field checked against its annotation: a file may be damaged, or made
+to do harm."""
 
 from __future__ import annotations
 
