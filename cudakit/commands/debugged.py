@@ -17,8 +17,8 @@ from cudakit.debugger.breakpoints import Breakpoint, check_condition
 from cudakit.debugger.console import Console, Quit
 from cudakit.debugger.numerics import float64_shadow, trap
 from cudakit.debugger.syntax import ExpressionError
-from cudakit.debugger.texts import parse_index
 from cudakit.debugger.who import watch_parameter
+from cudakit.debugger.words import parse_index
 from cudakit.errors import CudakitError, Refused
 from cudakit.show import terminal
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Protocol
 
 from cudakit.compile import options
@@ -44,6 +47,28 @@ def debug(*commands: str) -> None:
 
 
 @contextlib.contextmanager
+def _interruptible(session: Session) -> Iterator[None]:
+    """Let Ctrl-C stop a kernel that the session follows, at its next statement. Otherwise, and if it is pressed again,
+    it does what it did before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if session.run is not None and session.stop is None and not session.pausing:
+            session.pausing = True
+        elif callable(before):
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def attached(frontend: Attachable, *, variables: bool = True) -> Iterator[None]:
     """Let a frontend's session follow all simulated devices within the `with` block; `variables`: compile kernels with
     -G."""
@@ -51,7 +76,7 @@ def attached(frontend: Attachable, *, variables: bool = True) -> Iterator[None]:
         _consoles.append(frontend)
     before, options.debug_code = options.debug_code, variables
     try:
-        with drivers.probing(frontend.session):
+        with drivers.probing(frontend.session), _interruptible(frontend.session):
             yield
     finally:
         options.debug_code = before

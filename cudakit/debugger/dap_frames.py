@@ -19,6 +19,7 @@ from cudakit.debugger.dap_messages import Body, RequestError
 from cudakit.debugger.session import Session
 from cudakit.debugger.state import CallFrame, Place, View, frames
 from cudakit.debugger.types import Array
+from cudakit.debugger.words import index
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.report import plain_name
 
@@ -101,11 +102,11 @@ class Frames:
         batch = place.f.batch
         first, last = (texts.thread_of(batch, int(part[end])) for end in (0, -1))
         if len(part) == 1:
-            who = f"block {texts.index(first[0])} thread {texts.index(first[1])}"
+            who = f"block {index(first[0])} thread {index(first[1])}"
         elif first[0] == last[0]:
-            who = f"block {texts.index(first[0])} threads {texts.index(first[1])} to {texts.index(last[1])}"
+            who = f"block {index(first[0])} threads {index(first[1])} to {index(last[1])}"
         else:
-            ends = (f"{texts.index(block)} thread {texts.index(thread)}" for block, thread in (first, last))
+            ends = (f"{index(block)} thread {index(thread)}" for block, thread in (first, last))
             who = f"block {' to block '.join(ends)}"
         gaps = f", {len(part)} of them" if len(part) <= int(part[-1]) - int(part[0]) else ""
         file, line = texts.location(self._session.code(place.f), place.instruction)
@@ -148,7 +149,7 @@ class Frames:
         if place is None or stop is None:
             return []
         kernel = self._session.code(stop.place.f).title(self._session.kernel.program)
-        shape = ", ".join(texts.index(dims).replace(",", ", ") for dims in (run.config.grid, run.config.block))
+        shape = ", ".join(index(dims).replace(",", ", ") for dims in (run.config.grid, run.config.block))
         source = {"name": os.path.basename(place.file), "path": os.path.abspath(place.file)}
         body = self._frame(Frame(-1, -1), f"{kernel}<<<{shape}>>>", source, place.line)
         return [body | {"presentationHint": "subtle"}]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import ctypes
 import os
 import secrets
 import sys
 import threading
 from collections.abc import Callable
 from typing import BinaryIO, TextIO
+
+from cudakit import system
 
 # seconds to wait for output that was written before a stop; child processes may hold the pipe open for longer
 _PATIENCE = 2.0
@@ -25,7 +26,7 @@ def take_streams() -> tuple[BinaryIO, BinaryIO]:
     """The process's stdin and stdout for the protocol alone: the script's stdin is empty from now on."""
     source = os.fdopen(os.dup(0), "rb")
     sink = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = system.open_file(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     return source, sink
@@ -44,8 +45,7 @@ class CapturedOutput:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-        with contextlib.suppress(OSError, AttributeError, TypeError):  # Windows has no CDLL(None)
-            ctypes.CDLL(None).fflush(None)
+        system.flush_c_streams()
         for pipe in self._pipes:
             pipe.sync()
 

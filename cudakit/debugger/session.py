@@ -17,6 +17,7 @@ from cudakit.debugger.code import Code, Entry, chain, code_of
 from cudakit.debugger.state import CallFrame, Place, View, frames, places
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.watchpoints import Changed, Gone, VariableWatch, Watchpoint
+from cudakit.debugger.words import index
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import Index3, KernelReport
@@ -222,7 +223,7 @@ class Session:
             if spot.leaves:
                 self.stepping = None
                 block, thread = place.f.lane_place(position)
-                self.frontend.note(f"[thread {_index(thread)} of block {_index(block)} has ended]")
+                self.frontend.note(f"[thread {index(thread)} of block {index(block)} has ended]")
             return
         step.left -= 1
         if step.left > 0:
@@ -408,14 +409,14 @@ class Session:
         rows = np.flatnonzero((batch.indices == np.array(block)).all(axis=1))
         if not len(rows):
             raise ExpressionError(
-                f"block {_index(block)} is not running: it has not started, has ended, or is not in the grid"
+                f"block {index(block)} is not running: it has not started, has ended, or is not in the grid"
             )
         x, y, z = batch.geometry.dims
         if any(not 0 <= i < n for i, n in zip(thread, (x, y, z), strict=True)):
-            raise ExpressionError(f"thread {_index(thread)} is not in the block of {x}x{y}x{z} threads")
+            raise ExpressionError(f"thread {index(thread)} is not in the block of {x}x{y}x{z} threads")
         lane = int(rows[0]) * batch.geometry.threads + thread[0] + x * (thread[1] + y * thread[2])
         if self.place_of(lane) is None:
-            raise ExpressionError(f"thread {_index(thread)} of block {_index(block)} has ended")
+            raise ExpressionError(f"thread {index(thread)} of block {index(block)} has ended")
         self.focus = Focus(batch, lane)
 
     def step(self, kind: str, count: int = 1) -> None:
@@ -471,8 +472,3 @@ class Spot:
 
     def after(self, f: Fragment) -> None:
         """Never called: ``ends`` is False."""
-
-
-def _index(where: Index3) -> str:
-    """A block or thread index in cuda-gdb's form."""
-    return "({},{},{})".format(*where)

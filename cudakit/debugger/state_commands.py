@@ -13,7 +13,7 @@ from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.session import Focus, Session
 from cudakit.debugger.state import View, frames
 from cudakit.debugger.syntax import ExpressionError
-from cudakit.debugger.words import Command, count_of
+from cudakit.debugger.words import Command, count_of, index, parse_index
 
 _INFO = (
     "breakpoints", "threads", "warps", "blocks", "kernels", "locals", "args", "registers", "barriers", "shared", "line",
@@ -64,10 +64,10 @@ class StateCommands:
                 continue
             changes = True
             if word[1] == "block":
-                block = texts.parse_index(word[2], "block")
+                block = parse_index(word[2], "block")
                 thread = thread if "thread" in text else (0, 0, 0)
             elif word[1] == "thread":
-                thread = texts.parse_index(word[2], "thread")
+                thread = parse_index(word[2], "thread")
             elif word[1] == "warp":
                 linear = 32 * count_of(word[2])
                 thread = geometry.thread_index(linear)
@@ -199,7 +199,7 @@ class StateCommands:
             return ["No kernel is stopped."]
         config = run.config
         name = self.session.code(self.session.needed_view().f).title(self.session.kernel.program)
-        grid, block = texts.index(config.grid), texts.index(config.block)
+        grid, block = index(config.grid), index(config.block)
         shared = f"{config.shared_bytes} bytes of shared memory per block"
         return [f"launch {self.session.launches}: {name}, grid {grid}, block {block}, {shared}"]
 

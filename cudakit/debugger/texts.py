@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state import CallFrame, View
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.types import Array, Pointer
+from cudakit.debugger.words import index
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.memory import SHARED_START
@@ -25,24 +25,8 @@ from cudakit.sim.lockstep.program import CALL
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction
 
-_INDEX = re.compile(r"\(?\s*(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+)\s*)?\)?")
-
 # the most rows for the threads at one place
 _MOST_RANGES = 8
-
-
-def index(where: Index3) -> str:
-    """A block or thread index in cuda-gdb's form."""
-    return f"({where[0]},{where[1]},{where[2]})"
-
-
-def parse_index(text: str, what: str) -> Index3:
-    """The index of a block or a thread: "(1,0,0)", "1,0" or "1". Raises ExpressionError for anything else."""
-    match = _INDEX.fullmatch(text.strip())
-    if match is None:
-        raise ExpressionError(f"a {what} index is needed, such as (1,0,0), not {text!r}")
-    x, y, z = (int(part or 0) for part in match.groups())
-    return x, y, z
 
 
 def thread_of(batch: Batch, lane: int) -> tuple[Index3, Index3]:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cudakit.debugger.syntax import ExpressionError
+from cudakit.sim.lockstep.report import Index3
 
+_INDEX = re.compile(r"\(?\s*(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+)\s*)?\)?")
 _FORMAT = re.compile(r"/(\d*)([a-zA-Z]*)\s*")
 
 
@@ -58,3 +60,17 @@ def examined(text: str) -> tuple[int, str, str]:
     if match is None:
         return 1, "", text
     return int(match[1] or 1), match[2].lower(), text[match.end() :]
+
+
+def index(where: Index3) -> str:
+    """A block or thread index in cuda-gdb's form."""
+    return f"({where[0]},{where[1]},{where[2]})"
+
+
+def parse_index(text: str, what: str) -> Index3:
+    """The index of a block or a thread: "(1,0,0)", "1,0" or "1". Raises ExpressionError for anything else."""
+    match = _INDEX.fullmatch(text.strip())
+    if match is None:
+        raise ExpressionError(f"a {what} index is needed, such as (1,0,0), not {text!r}")
+    x, y, z = (int(part or 0) for part in match.groups())
+    return x, y, z

@@ -88,6 +88,11 @@ def sync_path(path: Path) -> None:
         os.close(file)
 
 
+def flush_c_streams() -> None:
+    """Write what C's stdout and stderr have buffered."""
+    ctypes.CDLL(None).fflush(None)
+
+
 def drop_cached(file: int) -> None:
     """Remove a synced file's pages from the page cache."""
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -146,6 +146,11 @@ def sync_path(path: Path) -> None:
         os.close(file)
 
 
+def flush_c_streams() -> None:
+    """Write what C's stdout and stderr have buffered."""
+    ctypes.CDLL("ucrtbase").fflush(None)
+
+
 def drop_cached(file: int) -> None:
     """Raise OSError: a file's pages cannot be removed from Windows' cache."""
     raise OSError(errno.EINVAL, "Windows cannot remove a file's pages from its cache; restart it to read from the disk")

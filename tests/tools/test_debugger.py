@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -565,6 +567,34 @@ def test_until_stops_the_thread_in_focus_only(tmp_path: Path) -> None:
     found = flow(["break @SUM if i == 4", "run", "delete", "until @END", "info breakpoints"], tmp_path)
     assert "thread (4,0,0)" in found["until @END"]
     assert found["info breakpoints"] == "No breakpoints."
+
+
+ENDLESS = """
+__global__ void endless(volatile int* flag, int* out) {
+    int turns = 0;
+    while (*flag == 0) {
+        turns++; // TURN
+    }
+    out[0] = turns;
+}
+"""
+
+
+def test_ctrl_c_stops_an_endless_kernel() -> None:
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        flag, out = device.zeros(1, "int32"), device.zeros(1, "int32")
+        kernel = device.compile(source=ENDLESS, name="endless.cu")["endless"]
+        kernel.launch(device.default_stream, grid=1, block=1, args=(flag, out))
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        device.synchronize()
+
+    commands = ["break endless.cu:7", "run", "print turns > 0", "set var *flag = 1", "continue", "print *flag"]
+    found = replies(commands, launch)
+    assert re.search(r"^[45]\t", found["run"], re.MULTILINE)
+    assert found["print turns > 0"] == "$1 = true"
+    assert found["print *flag"] == "$2 = 1"  # at the breakpoint after the loop
 
 
 def test_no_command_ends_a_session(tmp_path: Path) -> None:
