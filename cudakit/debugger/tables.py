@@ -12,6 +12,7 @@ from cudakit.debugger.expressions import bytes_of, evaluate
 from cudakit.debugger.session import Session
 from cudakit.debugger.syntax import ExpressionError, parse
 from cudakit.debugger.types import Array, CType
+from cudakit.debugger.words import index
 from cudakit.sim.lockstep.fragment import Batch
 
 _SHADES = " .:-=+*#%@"
@@ -80,7 +81,7 @@ def table(batch: Batch, values: OverThreads) -> list[str]:
         end = min(row + per_row, len(values.lanes))
         for start in range(row, end, step):
             lane = int(values.lanes[start])
-            label = "({},{},{})".format(*batch.thread_index(lane % geometry.threads))
+            label = index(batch.thread_index(lane % geometry.threads))
             cells = " ".join(text.rjust(width) for text in values.texts[start : min(start + step, end)])
             lines.append(f"{label:>16}  {cells}")
     return lines
