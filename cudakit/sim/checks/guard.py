@@ -160,7 +160,8 @@ class Guard:
             if access.strong:
                 self._strong(access, piece, event, False, True)
         f.storing = None
-        self._note(f, access, pieces)
+        if self.watches:
+            self._note(f, access, pieces)
 
     def update(self, f: Fragment, access: MemoryAccess, pieces: list[Piece], *, reads: bool) -> None:
         """Check an atomic; ``reads``: the old value is used (False for an exchange)."""
@@ -187,7 +188,8 @@ class Guard:
                 self.shared.write(f, access, piece, event, None)
                 if self.values.stores:
                     self.values.store(f, access, piece)
-        self._note(f, access, pieces)
+        if self.watches:
+            self._note(f, access, pieces)
 
     def _note(self, f: Fragment, access: MemoryAccess, pieces: list[Piece]) -> None:
         """Notify the watches of a write that passed the checks. Those of transfers are noted by ``transfer_lands``,

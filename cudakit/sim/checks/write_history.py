@@ -117,9 +117,8 @@ class Elements:
 class WriteEvent:
     """One instruction of a kernel, or one copy or fill. ``elements`` are the numbers of the elements that it writes and
     ``lanes`` the lanes that write them (None for the host), of which the last one wins, or for an atomic the one in
-    ``winners``. ``old`` and ``new`` are the
-    bytes of the distinct elements, ``distinct``, before and after (None: not recorded). ``describe`` returns the place
-    of a lane."""
+    ``winners``. ``old`` and ``new`` are the bytes of the distinct elements, ``distinct``, before and after (None: not
+    recorded). ``describe`` returns the place of a lane."""
 
     kind: str
     elements: Array

@@ -191,8 +191,10 @@ class LaunchCalls(ObservingCalls):
                 code = FAULT_RESULTS.get(fault.report.kind, Result.CUDA_ERROR_LAUNCH_FAILED)
                 raise self._fault(code, fault.report) from None
             finally:
-                for watch in watches:
-                    watch.launched(self._launched(launch))
+                if watches:
+                    launched = self._launched(launch)
+                    for watch in watches:
+                        watch.launched(launched)
             self._after(operation, function.loaded.module.sources.place, before, prints)
             if not self._counts:
                 return

@@ -43,7 +43,7 @@ from cudakit.sim.lockstep.register_pool import RegisterPool
 from cudakit.sim.lockstep.registers import Registers
 from cudakit.sim.lockstep.report import plain_name
 from cudakit.sim.lockstep.stack import begin_frame, frame_end
-from cudakit.sim.lockstep.undefined import run_block, unwritten
+from cudakit.sim.lockstep.undefined import run_block, run_probed, unwritten
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.ptx.opcodes import name_of
 
@@ -153,7 +153,10 @@ class LaneScheduler:
                 count = counts[block.number] = [0, 0, 0]
             count[0] += lanes.warp_count
             count[1] += lanes.count
-            run_block(f, f.block, careful)
+            if self.probed:
+                run_probed(f, f.block)
+            else:
+                run_block(f, f.block, careful)
             if self.draws:
                 self.asynchrony.draw()
             kind = block.kind

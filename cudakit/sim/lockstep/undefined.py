@@ -125,14 +125,10 @@ def origin_of(f: Fragment, code: int) -> ValueOrigin:
 
 
 def run_block(f: Fragment, index: int, careful: bool) -> None:
-    """Run a basic block of the fragment's program, with the hooks of probes, with those for undefined values if
-    ``careful`` or once it loads one, and report a branch on an undefined value."""
+    """Run a basic block of the fragment's program, with its hooks if ``careful`` or once it loads an undefined value,
+    and report a branch on an undefined value."""
     block = f.program.blocks[index]
-    if f.batch.run.probes:
-        f.careful = True
-        f.program.probed(index)(f, f.regs)
-        f.careful = False
-    elif careful:
+    if careful:
         _with_hooks(f, index, 0)
     elif block.body is not None:
         try:
@@ -156,6 +152,14 @@ def run_block(f: Fragment, index: int, careful: bool) -> None:
     else:
         return
     _report_end(f, block)
+
+
+def run_probed(f: Fragment, index: int) -> None:
+    """Run a basic block with the hooks of the launch's probes, which include those for undefined values."""
+    f.careful = True
+    f.program.probed(index)(f, f.regs)
+    f.careful = False
+    _report_end(f, f.program.blocks[index])
 
 
 def _with_hooks(f: Fragment, index: int, first: int, end: int | None = None) -> None:
