@@ -7,11 +7,11 @@ import contextlib
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cudakit.commands import cli
-from cudakit.commands.script import failure_text
+from cudakit.commands.script import as_main, failure_text
 from cudakit.debugger import attached, dap, dap_server
 from cudakit.debugger.breakpoints import Breakpoint, check_condition
 from cudakit.debugger.console import Console, Quit
@@ -31,7 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(arguments.commands)
     console.session.on_report = arguments.on_report
     try:
-        with attached.attached(console, variables=_with_variables(arguments)), _as_main(script, arguments):
+        with (
+            attached.attached(console, variables=_with_variables(arguments)),
+            as_main(script, arguments.arch, arguments.arguments),
+        ):
             for location in arguments.breaks:
                 console.add(_breakpoint(console, location, arguments))
             if not (arguments.breaks or arguments.on_report or _follows(arguments)):
@@ -67,22 +70,6 @@ def _breakpoint(console: Console, location: str, arguments: argparse.Namespace) 
     return Breakpoint(console.session.number(), location, arguments.condition, block, thread)
 
 
-@contextlib.contextmanager
-def _as_main(script: str, arguments: argparse.Namespace) -> Iterator[None]:
-    """The script's arguments and folder, and the simulated device as the default device."""
-    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
-    os.environ["CUDAKIT_DEVICE"] = f"sim:{arguments.arch}"
-    sys.argv = [script, *arguments.arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    try:
-        yield
-    finally:
-        device, sys.argv, sys.path[:] = kept
-        os.environ.pop("CUDAKIT_DEVICE")
-        if device is not None:
-            os.environ["CUDAKIT_DEVICE"] = device
-
-
 def _serve(arguments: argparse.Namespace) -> int:
     """Serve an editor, whose launch request names the script; returns the exit status."""
     if arguments.script is not None or arguments.breaks or arguments.commands:
@@ -95,8 +82,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         return cli.EXIT_OK
 
     def run(launch: dap.Launch) -> int:
-        given = argparse.Namespace(arch=launch.arch, arguments=launch.arguments)
-        with _as_main(launch.program, given):
+        with as_main(launch.program, launch.arch, launch.arguments):
             return _run(launch.program)
 
     return dap.serve(run, arguments.arch)

@@ -1,4 +1,4 @@
-"""Run a user's script as the main program on the simulated device, and collect its faults and leaks."""
+"""A user's script as the main program on the simulated device; runs one and collects its faults and leaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,13 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     """
     about: dict[str, Any] = {"step": f"run {script}", "arch": arch, "script": script}
     found: list[reports.Report] = []
-    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
     folder = os.getcwd()
     streams = sys.stdout, sys.stderr
-    os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
-    sys.argv = [script]
-    sys.path.insert(0, str(Path(script).resolve().parent))
     failure = None
     warned: list[Any] = []
     before = set(threading.enumerate())
     try:
-        with _listening(warned), _kept_alive():
+        with as_main(script, arch), _listening(warned), _kept_alive():
             try:
                 runpy.run_path(script, run_name="__main__")
             except SystemExit as ended:
@@ -63,10 +59,6 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
     finally:
         os.chdir(folder)
         sys.stdout, sys.stderr = streams
-        device, sys.argv, sys.path[:] = kept
-        os.environ.pop("CUDAKIT_DEVICE")
-        if device is not None:
-            os.environ["CUDAKIT_DEVICE"] = device
     if sys.stdout.closed:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (flushed when this process ends)
         raise Refused(f"--run {script}: the script closed stdout, to which the result is printed: call flush() instead")
@@ -81,6 +73,22 @@ def run(script: str, arch: str, watch: drivers.Watch, fail_on_leaks: bool) -> di
             found.append(reports.of_fault(fault, severity=reports.WARNING if passed else reports.ERROR, **about))
     found = [one.at(script) for one in found]
     return {"step": about["step"], "ok": failure is None, "failure": failure, "leaks": leaks, "reports": found}
+
+
+@contextlib.contextmanager
+def as_main(script: str, arch: str, arguments: Sequence[str] = ()) -> Iterator[None]:
+    """The script's arguments and folder as Python sets them, and the simulated device as the default device."""
+    kept = os.environ.get("CUDAKIT_DEVICE"), sys.argv, sys.path[:]
+    os.environ["CUDAKIT_DEVICE"] = f"sim:{arch}"
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        yield
+    finally:
+        device, sys.argv, sys.path[:] = kept
+        os.environ.pop("CUDAKIT_DEVICE", None)
+        if device is not None:
+            os.environ["CUDAKIT_DEVICE"] = device
 
 
 def failure_text(error: BaseException, script: str) -> str:
