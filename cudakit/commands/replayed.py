@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cudakit.commands import cli
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> int:
     """Replay a file. Returns the exit status."""
     outputs.check_destination("--json", arguments.json)
-    if arguments.commands and not arguments.debug:
-        raise Refused("-ex is a command of the debugger, which needs --debug")
-    debugger = _debugger(arguments) if arguments.debug else None
+    if (arguments.commands or arguments.lines) and not arguments.debug:
+        option = "-ex is a command" if arguments.commands else "--lines is an option"
+        raise Refused(f"{option} of the debugger, which needs --debug")
+    debugger = _Debugger(arguments) if arguments.debug else None
     file = sys.stderr if arguments.json == "-" else sys.stdout
-    with recordings.load(arguments.file) as recording:
+    with recordings.load(arguments.file) as recording, contextlib.ExitStack() as stack:
         chosen = None if arguments.launch is None else _chosen(recording, arguments.launch)
         terminal.say(_headline(recording), file)
+        if debugger is not None:
+            stack.enter_context(attached.attached(debugger.console, variables=debugger.variables))
         try:
             report = replaying.replay(
                 recording,
@@ -52,19 +56,22 @@ def run(arguments: argparse.Namespace) -> int:
     return _status(report, arguments.exact)
 
 
-def _debugger(arguments: argparse.Namespace) -> Callable[[Loaded], object]:
-    """Return the function that runs a launch in the debugger, which asks for commands before the first one."""
-    if arguments.device.startswith("gpu"):
-        raise Refused("--debug needs the simulated device: leave --device out, or use cuda-gdb on a GPU")
-    console = Console(arguments.commands)
+class _Debugger:
+    """Runs launches in the debugger, which asks for commands before the first one."""
 
-    def run(loaded: Loaded) -> None:
-        with attached.attached(console, variables=False):
-            if not console.running:
-                console.start()
-            loaded.run()
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        if arguments.device.startswith("gpu"):
+            raise Refused("--debug needs the simulated device: leave --device out, or use cuda-gdb on a GPU")
+        self.console = Console(arguments.commands)
+        self.variables = not arguments.lines
 
-    return run
+    def run(self, loaded: Loaded) -> None:
+        if not self.console.running:
+            self.console.start()
+        loaded.run()
+
+    def say(self, text: str) -> None:
+        terminal.say(text, sys.stderr)
 
 
 def _status(report: Report, exact: bool) -> int:

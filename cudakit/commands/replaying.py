@@ -42,7 +42,12 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
         help="these checks of the simulated device (default: all but benign and clipping)",
     )
     sub.add_argument(
-        "--debug", action="store_true", help="run the launches in the debugger (lines and registers; see cudakit debug)"
+        "--debug",
+        action="store_true",
+        help="run the launches in the debugger, compiled again with their variables (-G); see cudakit debug",
+    )
+    sub.add_argument(
+        "--lines", action="store_true", help="debug the recorded code, which has lines and registers but no variables"
     )
     sub.add_argument(
         "-ex", dest="commands", action="append", default=[], metavar="COMMAND", help="a command of the debugger"

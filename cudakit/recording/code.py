@@ -1,16 +1,19 @@
-"""The code of a recorded kernel: its module in the file, the module's variables, and the sources that reports quote."""
+"""The code of a recorded kernel: its module in the file, the module's variables, the sources that reports quote, and
+what a debugger needs to compile it again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cudakit.compile import compiler, headers
 from cudakit.driver.context import Context
 from cudakit.launch.mangling import demangle
 from cudakit.recording.file import MemberWriter, digest
+from cudakit.recording.launches import Build
 
 _FILE = re.compile(r'^\s*\.file\s+\d+\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _VARIABLE = re.compile(
@@ -26,7 +29,8 @@ _VARIABLE_SECTIONS = (b".nv.global\0", b".nv.global.init", b".nv.constant3")
 
 @dataclass(frozen=True)
 class Code:
-    """A module as it was compiled; see `launches.RecordedModule`. handle: the driver's."""
+    """A module as it was compiled; see `launches.RecordedModule`. handle: the driver's. compiled: NVRTC's result, if it
+    compiled the module."""
 
     name: str
     arch: str
@@ -35,6 +39,7 @@ class Code:
     source: str
     resources: Mapping[str, Mapping[str, int]]
     handle: Any
+    compiled: compiler.Compiled | None = None
 
 
 def write_module(file: MemberWriter, code: Code) -> str:
@@ -43,6 +48,7 @@ def write_module(file: MemberWriter, code: Code) -> str:
     if f"{folder}/module.json" in file:
         return folder
     files = {name: file.data("sources", text.encode()) for name, text in _sources(code).items() if text}
+    build = None if code.compiled is None else _build(file, code.compiled)
     facts = {
         "name": code.name,
         "arch": code.arch,
@@ -50,6 +56,7 @@ def write_module(file: MemberWriter, code: Code) -> str:
         "source": code.source,
         "resources": code.resources,
         "files": files,
+        "build": None if build is None else asdict(build),
     }
     file.text(f"{folder}/module.ptx", code.ptx)
     if code.cubin:
@@ -71,6 +78,15 @@ def _sources(code: Code) -> dict[str, str]:
             except (OSError, ValueError):
                 continue
     return found
+
+
+def _build(file: MemberWriter, compiled: compiler.Compiled) -> Build:
+    """Return how a module was compiled, after writing its headers. Those that only the preprocessor can name are not
+    written."""
+    request = compiler.request_again(compiled, compiled.arch, tuple(compiled.lowered))
+    found = headers.scan(request.source, request.name, request.directories, request.options, request.names)
+    members = {name: file.data("sources", content) for name, content in found.files.items()}
+    return Build(request.options, request.names, request.directories, members)
 
 
 def variables(context: Context, code: Code) -> list[tuple[tuple[int, int], str]]:
@@ -96,7 +112,7 @@ def unknown_variables(code: Code) -> list[str]:
     return [f"{code.name} was loaded from machine code without PTX, so the variables of the module are unknown"]
 
 
-def plain_name(mangled: str) -> str:
+def variable_name(mangled: str) -> str:
     """Return the C++ name of a variable."""
     found = demangle(mangled)
     return mangled if found is None else found.name

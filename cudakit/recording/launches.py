@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -143,9 +143,21 @@ class RecordedLaunch:
 
 
 @dataclass(frozen=True)
+class Build:
+    """How NVRTC compiled a module: its options without include folders, the name expressions, the include folders
+    without CUDA's own, and the texts of the headers that it may have opened, by path."""
+
+    options: tuple[str, ...]
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
 class RecordedModule:
     """The code of a kernel: `name` of its source, PTX, machine code, the source's text, and facts by ptxas per
-    kernel. files: the texts of the source and its headers, by their names in the PTX."""
+    kernel. files: the texts of the source and its headers, by their names in the PTX. build: None if NVRTC did not
+    compile it."""
 
     name: str
     arch: str
@@ -154,6 +166,7 @@ class RecordedModule:
     source: str
     resources: dict[str, Resources]
     files: dict[str, str]
+    build: Build | None = None
 
 
 @dataclass(repr=False)
@@ -244,7 +257,7 @@ def as_json(launch: RecordedLaunch) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Module:
-    """module.json. files: the members with the texts."""
+    """module.json. files, and the headers of `build`: the members with the texts."""
 
     name: str
     arch: str
@@ -252,6 +265,7 @@ class _Module:
     source: str
     resources: dict[str, Resources]
     files: dict[str, str]
+    build: Build | None = None
 
 
 def _module(reader: MemberReader, name: str) -> RecordedModule:
@@ -260,6 +274,9 @@ def _module(reader: MemberReader, name: str) -> RecordedModule:
         facts = fields.made(_Module, reader.json(f"{name}/module.json"), f"{name}/module.json")
     except ValueError as error:
         raise RecordingError(f"{reader.path} is damaged: {error}") from error
+    build = facts.build
+    if build is not None:
+        build = replace(build, headers={file: reader.text(member) for file, member in build.headers.items()})
     return RecordedModule(
         facts.name,
         facts.arch,
@@ -268,4 +285,5 @@ def _module(reader: MemberReader, name: str) -> RecordedModule:
         facts.source,
         facts.resources,
         {file: reader.text(member) for file, member in facts.files.items()},
+        build,
     )

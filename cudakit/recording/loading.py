@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
+from cudakit.compile.compiler import Compiled
 from cudakit.device import Device
 from cudakit.driver import tensor_maps
 from cudakit.launch.function import LaunchOptions
@@ -16,7 +17,7 @@ from cudakit.launch.kernel import Kernel
 from cudakit.launch.module import Module, ObjectCode
 from cudakit.memory import tensor_map
 from cudakit.memory.allocation import Allocation
-from cudakit.recording import memory
+from cudakit.recording import memory, rebuilding
 from cudakit.recording.file import RecordingError
 from cudakit.recording.launches import Link, RecordedLaunch, SavedLaunches, State
 from cudakit.recording.memory import Bytes, Contents
@@ -94,10 +95,14 @@ class Loaded:
 
 
 class Loader:
-    """Loads launches of a recording on a device; modules are kept from launch to launch."""
+    """Loads launches of a recording on a device; modules are kept from launch to launch.
 
-    def __init__(self, recording: SavedLaunches, device: Device) -> None:
-        self.recording, self.device = recording, device
+    say: if not None, modules are compiled again with their variables, for a debugger; it is called with the reason if
+    that is not possible.
+    """
+
+    def __init__(self, recording: SavedLaunches, device: Device, say: Callable[[str], object] | None = None) -> None:
+        self.recording, self.device, self._say = recording, device, say
         self._modules: dict[str, Module] = {}
 
     def close(self) -> None:
@@ -156,10 +161,20 @@ class Loader:
             cubin = code.cubin if self.device.kind == "gpu" and self.device.arch == (code.arch or arch) else b""
             if not (cubin or code.ptx):
                 raise RecordingError(f"its module has machine code for {arch} and no PTX; replay it on such a GPU")
+            made: Compiled | ObjectCode = ObjectCode(
+                code.name, code.ptx, cubin, source=code.source, resources=code.resources
+            )
+            files = code.files
+            if self._say is not None:
+                try:
+                    made = rebuilding.with_variables(code, self.device.arch, launch.mangled)
+                except RecordingError as error:
+                    self._say(f"no variables in {launch.kernel}, only lines and registers: {error}")
+                else:
+                    files = {**files, **(code.build.headers if code.build else {})}
             if self.device.kind == "sim":
-                for name, text in code.files.items():
+                for name, text in files.items():
                     context.driver.simSource(name, text)
-            made = ObjectCode(code.name, code.ptx, cubin, source=code.source, resources=code.resources)
             module = self._modules[launch.module] = Module(context, made)
             context.own.add(module)
         return module

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -133,6 +133,18 @@ class Report:
         return {"device": self.device, "ok": self.ok, "launches": [one.as_dict() for one in self.launches]}
 
 
+class Debugger(Protocol):
+    """Runs the launches of a replay. variables: whether modules are compiled again with their variables."""
+
+    variables: bool
+
+    def run(self, loaded: Loaded) -> object:
+        """Run a launch whose memory is on the device."""
+
+    def say(self, text: str) -> object:
+        """Receive the reason if a module cannot be compiled again."""
+
+
 def replay(
     recording: SavedLaunches,
     device: Device | str | None = None,
@@ -140,7 +152,7 @@ def replay(
     *,
     who: str | None = None,
     checks: Iterable[str] | None = None,
-    debugger: Callable[[Loaded], object] | None = None,
+    debugger: Debugger | None = None,
     progress: Callable[[LaunchReport], object] = lambda report: None,
 ) -> Report:
     """Replay launches, each from its recorded memory, and compare the memory after it with the recorded one.
@@ -152,7 +164,7 @@ def replay(
         who: An element such as "y[3, 4]" or "y": report the last store to it, even if it does not differ. Only on the
             simulated device.
         checks: The checks of a simulated device that this function opens, if not its default ones.
-        debugger: Called with each launch, instead of running it, when its memory is on the device; it runs it.
+        debugger: Runs the launches.
         progress: Called with the outcome of each launch.
 
     Returns:
@@ -171,25 +183,29 @@ def replay(
         if who is not None and opened.kind != "sim":
             raise RecordingError("who= needs the simulated device, which knows the last store to an element")
         report = Report(opened.context.spec)
-        loader = _loader(recording, opened, ours)
+        run = Loaded.run if debugger is None else debugger.run
+        say = debugger.say if debugger is not None and debugger.variables else None
+        loader = _loader(recording, opened, ours, say)
         for launch in chosen:
             lost = loader.device.context.lost is not None
             if lost and opened.kind == "sim":
                 reopened = loader.device.reopened()
                 ours.callback(reopened.context.close, warn=False)
-                loader = _loader(recording, reopened, ours)
+                loader = _loader(recording, reopened, ours, say)
             if lost and opened.kind != "sim":
                 found = LaunchReport(launch, REFUSED, text=f"{opened.context.spec} was lost by an earlier launch")
             else:
-                found = _replayed(loader, launch, who, debugger or Loaded.run)
+                found = _replayed(loader, launch, who, run)
             report.launches.append(found)
             progress(found)
     return report
 
 
-def _loader(recording: SavedLaunches, device: Device, ours: contextlib.ExitStack) -> Loader:
+def _loader(
+    recording: SavedLaunches, device: Device, ours: contextlib.ExitStack, say: Callable[[str], object] | None
+) -> Loader:
     """Return a loader, whose modules are unloaded at the end."""
-    loader = Loader(recording, device)
+    loader = Loader(recording, device, say)
     ours.callback(loader.close)
     return loader
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from cudakit import tracebacks
+from cudakit.compile.compiler import Compiled
 from cudakit.driver.context import Context
 from cudakit.launch.arguments import pointer_dtypes
 from cudakit.launch.following import Index3, Layout, SentLaunch
@@ -71,7 +72,8 @@ def call_of(kernel: Kernel, launch: SentLaunch, packed: bytes, offsets: tuple[in
     compiled = module.compiled  # type: ignore[attr-defined]
     resources = {name: asdict(one) for name, one in compiled.resources.items()}
     arch = getattr(compiled, "arch", "")
-    made = Code(compiled.name, arch, compiled.ptx, compiled.cubin, compiled.source, resources, module.handle)
+    nvrtc = compiled if isinstance(compiled, Compiled) and compiled.nvrtc_version != (0, 0) else None
+    made = Code(compiled.name, arch, compiled.ptx, compiled.cubin, compiled.source, resources, module.handle, nvrtc)
     found = {index: memory.described(value) for index, value in enumerate(arguments or ())}
     context = kernel.context
     attribute = context.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
@@ -263,7 +265,7 @@ def take(context: Context, call: Call, limit: int) -> Snapshot:
     regions = []
     for span in spans:
         variable = variables.get(span, "")
-        named = [code.plain_name(variable)] if variable else found.names(span)
+        named = [code.variable_name(variable)] if variable else found.names(span)
         regions.append(Region(span[0], span[1] - span[0], " and ".join(dict.fromkeys(named)), variable))
     maps = tuple(
         MapArgument(

@@ -701,6 +701,59 @@ def test_a_replay_closes_what_it_opened(sim: cudakit.Device, launched: dict[str,
         assert len(list(sim.context.made())) == made
 
 
-def test_commands_of_the_debugger_need_it(bug: Path) -> None:
+# The debugger ---------------------------------------------------------------------------------------------------------
+
+
+def debugged(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> str:
+    """The output of `cudakit replay --debug`, stopped in the header at thread 3."""
+    commands = ["break factor.cuh:2 if threadIdx.x == 3", "run", "print x", "up", "info locals", "delete", "continue"]
+    options = [part for one in commands for part in ("-ex", one)]
+    assert replayed(path, "--debug", *options, *arguments)[0] == 0
+    output = capsys.readouterr()
+    return output.out + output.err
+
+
+def test_a_replay_in_the_debugger_has_variables_without_the_sources(
+    sim: cudakit.Device, launched: dict[str, bytes], bug: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels.cu").unlink()
+    (tmp_path / "factor.cuh").write_text("\n__device__ float factor(float x) { return 3.0f * x; }\n")  # changed since
+    text = debugged(capsys, bug)
+    assert f"at {tmp_path / 'factor.cuh'}:2" in text
+    assert "2\t    return 2.0f * x;" in text
+    assert "$1 = 3" in text
+    assert "i = 3" in text.split("info locals")[1]
+    text = debugged(capsys, bug, "--lines")
+    assert "2\t    return 2.0f * x;" in text
+    assert "$1 =" not in text
+
+
+def test_a_module_that_cannot_be_compiled_again_has_lines(
+    launched: dict[str, bytes], bug: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(one for one in launched if one.endswith("module.json"))
+    facts = json.loads(launched[name])
+    target = tmp_path / "made"
+    header = next(iter(facts["build"]["headers"].values()))
+    for build, why in (
+        (None, "has no source that NVRTC compiled"),
+        ({**facts["build"], "options": [f"--time={target}"]}, "was compiled with --time"),
+        ({**facts["build"], "options": [f"--pre-include={target}"]}, "was compiled with"),
+        ({**facts["build"], "headers": {}}, "does not compile here"),
+        ({**facts["build"], "headers": {"/../" * 9 + str(target): header}}, "does not compile here"),
+        ({**facts["build"], "headers": {f"{tmp_path}/fac\0tor.cuh": header}}, "does not compile here"),
+    ):
+        rewrite(bug, {**launched, name: json.dumps({**facts, "build": build}).encode()})
+        text = debugged(capsys, bug)
+        assert f"no variables in weigh, only lines and registers: {tmp_path / 'kernels.cu'} {why}" in " ".join(
+            text.split()
+        )
+        assert "2\t    return 2.0f * x;" in text
+        assert not target.exists()
+
+
+def test_options_of_the_debugger_need_it(bug: Path) -> None:
     with pytest.raises(Refused, match="-ex is a command of the debugger, which needs --debug"):
         replayed(bug, "-ex", "run")
+    with pytest.raises(Refused, match="--lines is an option of the debugger, which needs --debug"):
+        replayed(bug, "--lines")
