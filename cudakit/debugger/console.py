@@ -8,10 +8,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from cudakit import names
-from cudakit.debugger import texts, types
+from cudakit.debugger import texts
 from cudakit.debugger.breakpoints import Breakpoint, check_condition, split_location
 from cudakit.debugger.code import Code
 from cudakit.debugger.session import Session, Stop
@@ -231,8 +229,7 @@ class Console:
         node = parse(expression, lambda name: view.type(name) is not None)
         one = watch(self.session.number(), expression, node, view.code, view)
         self.session.watchpoints.append(one)
-        shown = types.show(one.type, np.frombuffer(one.old, np.uint8))
-        self._write(f"Watchpoint {one.number}: {expression}, now {shown}")
+        self._write(f"Watchpoint {one.number}: {expression}, now {one.shown()}")
         return False
 
     def _delete(self, text: str) -> bool:

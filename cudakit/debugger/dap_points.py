@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cudakit.debugger import types
+from cudakit.debugger import texts
 from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.code import Code
 from cudakit.debugger.dap_frames import Frame, Frames
 from cudakit.debugger.dap_messages import Body, Request, RequestError
 from cudakit.debugger.dap_variables import valued
-from cudakit.debugger.expressions import bytes_of, dereferenced
 from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state import View
 from cudakit.debugger.syntax import ExpressionError, parse
@@ -207,13 +206,9 @@ def _expressions(message: str) -> list[str]:
 def _texts(expression: str, view: View) -> list[str]:
     """An expression's value as text, per thread."""
     try:
-        value = valued(expression, view)
-        if isinstance(value.type.plain, types.Pointer) and value.type.plain.reference:
-            value = dereferenced(value, view)
-        rows = bytes_of(value, view)
+        return texts.value_texts(view, valued(expression, view))
     except ExpressionError as error:
         return [f"<{error}>"] * view.count
-    return [types.show(value.type, row, depth=1) for row in rows]
 
 
 def locations(codes: list[Code], file: str, first: int, last: int) -> list[int]:

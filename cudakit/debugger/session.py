@@ -262,7 +262,7 @@ class Session:
             if new is None or new == one.old:
                 self._note_seen(one, place)
                 continue
-            old, one.old = one.old, new
+            changed = one.change(new)
             if not one.enabled:
                 self._note_seen(one, place)
                 continue
@@ -279,7 +279,7 @@ class Session:
                 if len(wrote) and (position := place.holds(int(f.lanes.lanes[wrote[-1]]))) is not None:
                     lanes = np.array([position])
             self._note_seen(one, place)
-            self._stop(Stop("watchpoint", place, lanes, changed=Changed(one, old, new), writer=writer))
+            self._stop(Stop("watchpoint", place, lanes, changed=changed, writer=writer))
 
     @staticmethod
     def _note_seen(one: Watchpoint, place: Place) -> None:

@@ -43,6 +43,10 @@ def assign(target: Value, number: Array, view: View) -> None:
     changed[position] = bool(data[0]) if changed.dtype == np.bool_ else whole.view(changed.dtype)[0]
     # arrays of registers are shared, so that one is replaced and not written
     view.frame.regs[slot] = changed
+    codes = view.frame.frame.undefined.get(slot)
+    if codes is not None:
+        codes = view.frame.frame.undefined[slot] = np.array(np.broadcast_to(codes, (view.f.lanes.count,)))
+        codes[position] = 0
 
 
 def _bytes_at(address: int, size: int, view: View) -> Array:
@@ -54,6 +58,9 @@ def _bytes_at(address: int, size: int, view: View) -> Array:
         raise ExpressionError("a kernel's parameters are in constant memory and cannot be set")
     if address >= LOCAL_WINDOW:
         offset = own_offset(view.f, int(position), address)
+        written = getattr(batch.guard, "local", None)
+        if written is not None:
+            _row_of(written.written, written.stride, int(view.f.lanes.lanes[position]), offset, size)[:] = 0xFF
         return _row(batch.local, int(view.f.lanes.lanes[position]), offset, size)
     if address >= SHARED_WINDOW:
         block, offset = home_of(batch, int(view.f.lanes.block[position]), address - SHARED_WINDOW)
@@ -75,5 +82,8 @@ def _initialise(batch: Batch, block: int, offset: int, size: int) -> None:
 
 
 def _row(store: Any, row: int, offset: int, size: int) -> Array:
-    found: Array = store.bytes[row * store.stride + offset :][:size]
-    return found
+    return _row_of(store.bytes, store.stride, row, offset, size)
+
+
+def _row_of(table: Array, stride: int, row: int, offset: int, size: int) -> Array:
+    return table[row * stride + offset :][:size]

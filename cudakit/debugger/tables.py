@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.debugger import types
+from cudakit.debugger import texts, types, unwritten
 from cudakit.debugger.expressions import bytes_of, evaluate
 from cudakit.debugger.session import Session
 from cudakit.debugger.syntax import ExpressionError, parse
@@ -34,7 +34,7 @@ class OverThreads:
 def over(session: Session, text: str, lanes: Array, form: str = "") -> OverThreads:
     """Evaluate an expression for lanes of the stopped batch, each at its own place. Raises ExpressionError if no thread
     has a value."""
-    texts = dict.fromkeys(lanes.tolist(), "-")
+    shown = dict.fromkeys(lanes.tolist(), "-")
     numbers: dict[int, Any] = dict.fromkeys(lanes.tolist())
     kind: CType | None = None
     missing = ""
@@ -47,18 +47,20 @@ def over(session: Session, text: str, lanes: Array, form: str = "") -> OverThrea
             view = session.view(place, level if session.stop is not None and place is session.stop.place else 0)
             view = view.subset(np.isin(np.arange(view.count), mine))
             value = evaluate(parse(text, lambda name, view=view: view.type(name) is not None), view)  # type: ignore[misc]
-            rows = bytes_of(value, view)
+            rows, written = bytes_of(value, view), texts.value_texts(view, value, form)
+            undefined, _ = unwritten.of(value, view)
         except ExpressionError as error:
             missing = missing or str(error)
             continue
         kind = value.type
         found = types.numbers(value.type, rows) if types.dtype_of(value.type) is not None else None
         for position, lane in enumerate(place.f.lanes.lanes[mine].tolist()):
-            texts[lane] = types.show(value.type, rows[position], form, depth=1)
-            numbers[lane] = None if found is None else found[position]
+            shown[lane] = written[position]
+            known = found is not None and (undefined is None or not undefined[position].all())
+            numbers[lane] = found[position] if known and found is not None else None
     if kind is None:
         raise ExpressionError(missing or "these threads have ended")
-    return OverThreads(lanes, list(texts.values()), list(numbers.values()), kind, missing)
+    return OverThreads(lanes, list(shown.values()), list(numbers.values()), kind, missing)
 
 
 def lanes_of(batch: Batch, lane: int, scope: str) -> Array:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from cudakit.debugger import types
+from cudakit.debugger import types, unwritten
 from cudakit.debugger.code import Code
 from cudakit.debugger.dwarf import InMemory
 from cudakit.debugger.expressions import bytes_of, dereferenced
 from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state import CallFrame, View
 from cudakit.debugger.syntax import ExpressionError
-from cudakit.debugger.types import Array, Pointer
+from cudakit.debugger.types import Array, Pointer, Unset
 from cudakit.debugger.words import index
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
@@ -50,11 +50,28 @@ def source_line(code: Code, file: str, line: int) -> str:
 
 
 def value_text(view: View, value: Any, form: str = "") -> str:
-    """The text of one thread's value. A reference shows what it refers to."""
+    """The text of the first thread's value. A reference shows what it refers to."""
+    return value_texts(view, value, form, lambda address: text_at(view, address), depth=0, most=1)[0]
+
+
+def value_texts(
+    view: View,
+    value: Any,
+    form: str = "",
+    characters_at: types.ReadText | None = None,
+    depth: int = 1,
+    most: int | None = None,
+) -> list[str]:
+    """The text of a value for each thread, or for the first ones. A reference shows what it refers to."""
     plain = value.type.plain
     if isinstance(plain, Pointer) and plain.reference:
         value = dereferenced(value, view)
-    return types.show(value.type, bytes_of(value, view)[0], form, lambda address: text_at(view, address))
+    rows = bytes_of(value, view)[:most]
+    undefined, text = unwritten.of(value, view)
+    masks = [None if undefined is None else Unset(undefined[number], text) for number in range(len(rows))]
+    return [
+        types.show(value.type, row, form, characters_at, depth, mask) for row, mask in zip(rows, masks, strict=True)
+    ]
 
 
 def text_at(view: View, address: int) -> str:
@@ -134,9 +151,8 @@ def _changed_text(session: Session, stop: Stop, view: View) -> list[str]:
     changed = stop.changed
     if changed is None:
         return []
-    watch = changed.watch
-    old, new = (types.show(watch.type, np.frombuffer(data, np.uint8)) for data in (changed.old, changed.new))
-    lines = [f"\nWatchpoint {watch.number}: {watch.text}", f"  old value = {old}", f"  new value = {new}"]
+    lines = [f"\nWatchpoint {changed.watch.number}: {changed.watch.text}"]
+    lines += [f"  old value = {changed.old}", f"  new value = {changed.new}"]
     if stop.writer is not None:
         f, instruction, positions = stop.writer
         code = session.code(f)

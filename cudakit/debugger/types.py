@@ -293,12 +293,32 @@ def _enumerator(kind: Enum, value: int) -> str:
 ReadText = Callable[[int], str]
 
 
-def show(kind: CType, data: Array, form: str = "", text_at: ReadText | None = None, depth: int = 0) -> str:
+@dataclass(frozen=True)
+class Unset:
+    """The bytes of a value that have no defined content, and the text that is shown for a number that has only such."""
+
+    bytes: Array
+    text: str
+
+    def part(self, start: int, size: int) -> Unset:
+        return Unset(self.bytes[start : start + size], self.text)
+
+
+def show(
+    kind: CType,
+    data: Array,
+    form: str = "",
+    text_at: ReadText | None = None,
+    depth: int = 0,
+    unset: Unset | None = None,
+) -> str:
     """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}."""
     plain = kind.plain
     rows = data[None, :]
     number = numbers(kind, rows) if len(data) >= max(kind.size, 1) else None
     if number is not None:
+        if unset is not None and unset.bytes[: kind.size].all():
+            return unset.text
         text = number_text(number[0], kind, form)
         if isinstance(plain, Pointer) and not form:
             target = plain.target.plain
@@ -309,13 +329,14 @@ def show(kind: CType, data: Array, form: str = "", text_at: ReadText | None = No
         return text
     parts = elements(kind)
     if parts is not None:
-        return _show_elements(*parts, data, form, text_at, depth)
+        return _show_elements(*parts, data, form, text_at, depth, unset)
     if isinstance(plain, Struct):
         fields = []
         for member in plain.members:
             value = member_bytes(member, data)
             label = f"{member.name} = " if member.name else f"<{member.type.name}> = "
-            fields.append(label + show(member.type, value, form, text_at, depth + 1))
+            rest = None if unset is None else unset.part(member.offset, member.type.size)
+            fields.append(label + show(member.type, value, form, text_at, depth + 1, rest))
         return "{" + ", ".join(fields) + "}"
     return "{" + ", ".join(f"{byte:#04x}" for byte in data[:MOST_SHOWN]) + "}"
 
@@ -334,15 +355,18 @@ def member_bytes(member: Member, data: Array) -> Array:
     return np.frombuffer((whole & ((1 << 8 * size) - 1)).to_bytes(size, "little"), np.uint8)
 
 
-def _show_elements(element: CType, count: int, data: Array, form: str, text_at: ReadText | None, depth: int) -> str:
+def _show_elements(
+    element: CType, count: int, data: Array, form: str, text_at: ReadText | None, depth: int, unset: Unset | None
+) -> str:
     plain, size = element.plain, max(element.size, 1)
     count = count or len(data) // size
     if isinstance(plain, Base) and plain.kind == "char" and not form:
-        return quoted(data[:count].tobytes())
+        return unset.text if unset is not None and unset.bytes.all() else quoted(data[:count].tobytes())
     shown: list[str] = []
     repeats: list[int] = []
     for number in range(min(count, 16 * MOST_SHOWN)):
-        text = show(element, data[number * size : (number + 1) * size], form, text_at, depth + 1)
+        rest = None if unset is None else unset.part(number * size, size)
+        text = show(element, data[number * size : (number + 1) * size], form, text_at, depth + 1, rest)
         if shown and shown[-1] == text:
             repeats[-1] += 1
             continue

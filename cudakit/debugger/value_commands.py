@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class ValueCommands:
         self._write(f"${len(self._history) + 1} = {self.printed(text, view, form)}")
         value = self._value(text, view)
         bytes_of(value, view)
-        self._history.append(value)
+        self._history.append(replace(value, register=""))
         return False
 
     def printed(self, text: str, view: View, form: str = "") -> str:
@@ -112,8 +113,7 @@ class ValueCommands:
             here = range(row, min(row + per_row, count))
             starts = np.array([address + number * kind.size for number in here], np.uint64)
             single = View(view.code, view.frame, np.repeat(view.positions[:1], len(here)))
-            data = single.load(starts, kind.size)
-            cells = "\t".join(types.show(kind, one, "" if form == "f" else form, depth=1) for one in data)
+            cells = "\t".join(texts.value_texts(single, Value(kind, None, starts), "" if form == "f" else form))
             self._write(f"{int(starts[0]):#x}:\t{cells}")
         return False
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from cudakit.debugger import unwritten
 from cudakit.debugger.code import Code
 from cudakit.debugger.expressions import Value, bytes_of, evaluate
 from cudakit.debugger.state import Place, View, frames
 from cudakit.debugger.syntax import ExpressionError, Node
-from cudakit.debugger.types import Array, CType, Member, member_bytes
+from cudakit.debugger.types import Array, CType, Member, Unset, member_bytes, show
 from cudakit.sim.lockstep.clusters import home_of
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
@@ -24,13 +25,15 @@ from cudakit.sim.values.lanewise import width
 
 
 class Watchpoint:
-    """A watched value: `text` is the expression, `type` its type, `old` its bytes."""
+    """A watched value: `text` is the expression, `type` its type, `old` its bytes, `unset` those of them that have no
+    defined content before the first change."""
 
     def __init__(self, number: int, text: str, kind: CType, old: bytes) -> None:
         self.number = number
         self.text = text
         self.type = kind
         self.old = old
+        self.unset: Unset | None = None
         self.hits = 0
         self.enabled = True
 
@@ -46,6 +49,19 @@ class Watchpoint:
     def writers(self, f: Fragment, instruction: Instruction) -> Array:
         """The positions of the threads whose instruction has written the value; empty if that is not known."""
         raise NotImplementedError
+
+    def shown(self) -> str:
+        """The text of the value."""
+        return show(self.type, np.frombuffer(self.old, np.uint8), unset=self.unset)
+
+    def change(self, new: bytes) -> Changed:
+        """Note that the value has changed."""
+        before, old = self.shown(), self.old
+        if self.unset is not None:
+            same = np.frombuffer(old, np.uint8) == np.frombuffer(new, np.uint8)
+            self.unset = Unset(self.unset.bytes & same, self.unset.text)
+        self.old = new
+        return Changed(self, before, self.shown())
 
     def __str__(self) -> str:
         return f"watchpoint {self.number}: {self.text}"
@@ -149,17 +165,24 @@ class VariableWatch(Watchpoint):
 
 @dataclass
 class Changed:
-    """A watched value has changed: the bytes before and after, and the instruction that ran last, if it is known."""
+    """A watched value has changed: the texts before and after."""
 
     watch: Watchpoint
-    old: bytes
-    new: bytes
+    old: str
+    new: str
 
 
 def watch(number: int, text: str, node: Node, code: Code, view: View) -> Watchpoint:
     """A watchpoint for an expression in the frame of one thread. Raises ExpressionError if it has no value there, or is
     not something that can be written to."""
     value = evaluate(node, view)
+    made = _made(number, text, node, code, view, value)
+    undefined, shown = unwritten.of(value, view)
+    made.unset = None if undefined is None else Unset(undefined[0], shown)
+    return made
+
+
+def _made(number: int, text: str, node: Node, code: Code, view: View, value: Value) -> Watchpoint:
     if value.addresses is not None:
         address = int(value.addresses[0])
         old = bytes(bytes_of(value, view)[0])

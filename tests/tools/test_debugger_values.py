@@ -215,3 +215,52 @@ def test_names_in_namespaces_and_values_of_the_history(tmp_path: Path) -> None:
 def test_text_that_is_not_an_expression_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         parse(text)
+
+
+UNWRITTEN = """
+struct Pair { float a; int b; };
+__device__ __noinline__ float first(const float* values) { return values[0]; }
+extern "C" __global__ void partly(const float* x, float* y, Pair* pairs) {
+    __shared__ float tile[64];
+    float own[4];
+    int t = threadIdx.x;
+    if (t < 20) tile[t] = x[t];
+    own[0] = x[t];
+    if (t == 3) pairs[1].b = 7;
+    __syncthreads();
+    float copied = tile[t];
+    float twice = 2 * copied;
+    y[t] = t < 20 ? twice : first(own); // STOP
+}
+"""
+
+
+def test_what_was_never_written_is_not_shown_as_a_number() -> None:
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        pairs = device.empty(24, "uint8")
+        x, y = device.array(np.arange(32, dtype=np.float32)), device.empty(32)
+        device.compile(source=UNWRITTEN, name="partly.cu")["partly"].launch(
+            device.default_stream, grid=1, block=32, args=(x, y, pairs)
+        )
+        np.testing.assert_array_equal(y.numpy(), np.where(np.arange(32) < 20, 2.0, 1.0) * np.arange(32))
+
+    expressions = ["tile", "own", "*y@2", "*pairs@2", "copied", "twice", "x[25]"]
+    commands = [f"print {one}" for one in expressions]
+    changes = ["set var own[1] = 5", "set var copied = 4", "set var tile[25] = 3", "set var y[0] = 1"]
+    after = ["p own", "p copied", "p tile[25]", "p *y@2", "p copied @ warp", "picture copied @ warp", "x/2fw &tile[19]"]
+    found = replies(["break partly.cu:14 if t == 25", "run", *commands, *changes, *after, "continue"], launch)
+    values = [found[one].partition(" = ")[2] for one in commands]
+    assert values[0] == f"{{{', '.join(map(str, range(20)))}, <uninitialised> <repeats 44 times>}}"
+    assert values[1:] == [
+        "{25, <uninitialised>, <uninitialised>, <uninitialised>}",
+        "{<uninitialised>, <uninitialised>}",
+        "{{a = <uninitialised>, b = <uninitialised>}, {a = <uninitialised>, b = 7}}",
+        *("<undefined>", "<undefined>", "25"),
+    ]
+    assert [found[one].partition(" = ")[2] for one in after[:4]] == [
+        *("{25, 5, <uninitialised>, <uninitialised>}", "4", "3", "{1, <uninitialised>}")
+    ]
+    assert found["p copied @ warp"].count("<undefined>") == 11
+    assert found["picture copied @ warp"].splitlines()[0].endswith("_____:______")
+    assert found["x/2fw &tile[19]"].split(":")[1].split() == ["19", "<uninitialised>"]

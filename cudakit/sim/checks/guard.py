@@ -92,7 +92,9 @@ class Guard:
         if self.shared is not None:
             self.shared.proxy = self.proxy
         self.values = BatchValues(batch)
-        watched = batch.local is not None and self.init and reach.local
+        self.checks_local = self.init and reach.local
+        # a debugger shows which bytes were written, also if reads of them are not checked
+        watched = self.checks_local or (self.init and bool(run.probes))
         self.local = LocalChecks(batch.local) if batch.local is not None and watched else None
 
     # ---- accesses: called with the pieces of an access before memory changes ----
@@ -113,7 +115,7 @@ class Guard:
                 if self.values.stores:
                     self.values.load(f, access, piece)
             elif home is self.batch.local:
-                if self.local is not None:
+                if self.local is not None and self.checks_local:
                     self.local.read(f, access, piece)
                 if self.values.stores:
                     self.values.load(f, access, piece)
