@@ -89,7 +89,7 @@ def bytes_of(value: Value, env: Environment) -> Array:
         rows = env.load(value.addresses, value.type.size)
         if value.member is not None and value.member.bits:
             whole = Member("", value.type, 0, value.member.bits, value.member.bit_offset)
-            rows = np.stack([types.member_bytes(whole, row) for row in rows])
+            rows = types.member_rows(whole, rows)
         value.rows = rows
     return value.rows
 
@@ -178,7 +178,7 @@ def _evaluate_member(node: Node, env: Environment) -> Value:
     else:
         rows = bytes_of(owner, env)
         addresses = None if owner.addresses is None else owner.addresses + np.uint64(member.offset)
-        found = Value(member.type, np.stack([types.member_bytes(member, row) for row in rows]), addresses)
+        found = Value(member.type, types.member_rows(member, rows), addresses)
     inner = member.type.plain
     return dereferenced(found, env) if isinstance(inner, Pointer) and inner.reference else found
 

@@ -355,6 +355,13 @@ def member_bytes(member: Member, data: Array) -> Array:
     return np.frombuffer((whole & ((1 << 8 * size) - 1)).to_bytes(size, "little"), np.uint8)
 
 
+def member_rows(member: Member, rows: Array) -> Array:
+    """The bytes of a member in those of its structure, per thread."""
+    if member.bits:
+        return np.stack([member_bytes(member, row) for row in rows])
+    return rows[:, member.offset : member.offset + member.type.size]
+
+
 def _show_elements(
     element: CType, count: int, data: Array, form: str, text_at: ReadText | None, depth: int, unset: Unset | None
 ) -> str:

@@ -8,8 +8,8 @@
 `recorder` follows the launches, `memory` reads the memory they can access, `triton_launches` records Triton's own
 launches, `snapshot` gathers what is saved of a launch and `code` its module, `launches` has the records, `file` writes
 and reads their members, `reading` reads the records, and `fields` checks each field. `recordings` has the public
-`Recording`; `replaying` launches its launches again, `loading` puts their memory on a device, and `difference` compares
-the results.
+`Recording`; `replaying` launches its launches again, `loading` puts their memory on a device, `rebuilding` compiles
+their source again for a debugger, and `difference` compares the results.
 """
 
 from __future__ import annotations

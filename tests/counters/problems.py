@@ -35,11 +35,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Run:
-    """A variant on a problem. source: the digest of its source files. launch: queues it on the default stream."""
+    """A variant on a problem. source: the digest of its source files. launch: queues it on the default stream. output:
+    the array that it writes."""
 
     variant: str
     source: str
     launch: Callable[[], None]
+    output: memory.DeviceArray
 
 
 # A comment, or (group 1) a string literal, which may contain // and /*.
@@ -95,7 +97,7 @@ def runs(device: Device, problem: Problem) -> Iterator[Run]:
         files = dict.fromkeys(launch.source or variant.source for launch in launches) or {variant.source: None}
         digest = "+".join(identity(file) for file in files)
         launch = functools.partial(family.launch, device, variant, inputs, output, stream, found)
-        yield Run(variant.name, digest, launch)
+        yield Run(variant.name, digest, launch, output)
 
 
 @functools.cache

@@ -238,11 +238,14 @@ class Program:
         self.tracked: Any = None
         # returns the hook of an instruction for undefined values
         self.hook: ChooseHook = lambda instruction: None
+        self._known_hooks: dict[int, InstructionHook | None] = {}
         self._careful: dict[tuple[int, int, int | None], Callable[[Any, Registers], None]] = {}
         # the choice of hooks for a launch with probes, the blocks' functions with them, and the liveness without probes
         self._hooks: list[ChooseHook] = []
         self._undefined_hooks: list[ChooseHook] = []
         self._probed: dict[int, Callable[[Any, Registers], None]] = {}
+        # functions with hooks, by their text
+        self._compiled: dict[str, Callable[[Any, Registers], None]] = {}
         self._own_live: list[tuple[int, ...]] | None = None
         self.ready = False
         # its loops by their heads (loop_forms.py)
@@ -290,7 +293,7 @@ class Program:
         else:
             self.live, self._own_live = self._own_live, None
         self._hooks = [partial(probe.hook, self) for probe in probes]
-        self._undefined_hooks = [self.hook] if undefined else []
+        self._undefined_hooks = [self._hook_for_undefined] if undefined else []
         self._probed.clear()
 
     def probed(self, index: int) -> Callable[[Any, Registers], None]:
@@ -304,6 +307,12 @@ class Program:
                 parts.append((_hooks_of(block.end, self._hooks), len(block.lines), len(block.lines)))
             found = self._probed[index] = self._hooked(f"probed_{index}", index, parts, whole=True)
         return found
+
+    def _hook_for_undefined(self, instruction: Instruction) -> InstructionHook | None:
+        """``hook``, made once per instruction."""
+        if id(instruction) not in self._known_hooks:
+            self._known_hooks[id(instruction)] = self.hook(instruction)
+        return self._known_hooks[id(instruction)]
 
     @staticmethod
     def _parts(block: BasicBlock, choose: list[ChooseHook]) -> list[_Part]:
@@ -324,8 +333,11 @@ class Program:
             source += ["    " + line for line in block.lines[first_line:end_line]]
             ending = [hook for hook, one in zip(names, hooks, strict=True) if one.ends and end_line > first_line]
             source += [f"    {hook}.after(f)" for hook in reversed(ending)]
-        exec(compile("\n".join(source), f"<ptx {self.name}>", "exec"), self.namespace)
-        found: Callable[[Any, Registers], None] = self.namespace[name]
+        text = "\n".join(source)
+        found = self._compiled.get(text)
+        if found is None:  # otherwise it calls the hooks that its names stand for now
+            exec(compile(text, f"<ptx {self.name}>", "exec"), self.namespace)
+            found = self._compiled[text] = self.namespace[name]
         return found
 
     def _read_at_end(self, block: BasicBlock) -> set[int]:
