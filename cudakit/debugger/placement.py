@@ -1,8 +1,10 @@
 """The places of variables along the control flow.
 
-The ranges in DWARF follow the order of the PTX, in which a block can come after one that does not lead to it. So only
-the start of a range counts, as an assignment of a place, and it is followed along the branches. A variable with one
-register for its whole function has a value once an instruction has written that register.
+The ranges in DWARF follow the order of the PTX, in which a block can come after one that does not lead to it: a range
+ends where the next instruction in the text writes its register. So only the start of a range counts, as an assignment
+of a place, and it is followed along the branches. The value may be in several registers: a place is kept with its
+copies, until an instruction writes to it, and where branches meet, those remain that all of them have. A variable with
+one register for its whole function has a value once an instruction has written that register.
 """
 
 from __future__ import annotations
@@ -14,17 +16,15 @@ from cudakit.debugger.dwarf import (
     Constant,
     DebugFunction,
     DebugVariable,
-    InMemory,
     InRegister,
     Place,
     instruction_numbers,
 )
 from cudakit.sim.lockstep.program import Program, follows, writes_of
-from cudakit.sim.ptx.ir import Register
+from cudakit.sim.ptx.ir import Immediate, Instruction, Register
 
-# the places at a merge of branches: not reached yet, and different ones
-_UNSEEN, _CONFLICT = object(), object()
-_PLACES = (InRegister, InMemory, Constant)
+#: The places that hold a variable's value, the oldest first; None before the variable is assigned.
+Places = tuple[Place, ...] | None
 
 
 @dataclass(frozen=True)
@@ -50,63 +50,80 @@ def place_by_flow(program: Program, function: DebugFunction) -> None:
             variable.places = _reached(program, blocks, starts)
 
 
-def _starts(program: Program, variable: DebugVariable) -> dict[int, Place | None] | None:
-    """The numbers of the instructions before which a variable gets a place, or loses it; None to leave it as it is."""
-    spans = [(span, place) for span, place in variable.places if span is not None]
-    if spans:
-        starts: dict[int, Place | None] = {low: place for (low, _), place in spans}
-        for (_, high), _ in spans:
-            starts.setdefault(high, None)
-        return starts
+def _starts(program: Program, variable: DebugVariable) -> dict[int, Place] | None:
+    """The numbers of the instructions before which a variable gets a place; None to leave it as it is."""
+    starts = {span[0]: place for span, place in variable.places if span is not None}
     place = variable.places[0][1] if len(variable.places) == 1 else None
-    if not isinstance(place, InRegister):
-        return None
+    if starts or not isinstance(place, InRegister):
+        return starts or None
     instructions = enumerate(program.function.instructions)
     return {n + 1: place for n, i in instructions if any(register.name == place.name for register in writes_of(i))}
 
 
 def _reached(
-    program: Program, blocks: list[_Block], starts: Mapping[int, Place | None]
+    program: Program, blocks: list[_Block], starts: Mapping[int, Place]
 ) -> list[tuple[tuple[int, int] | None, Place]]:
     """The place before each instruction, as ranges."""
-    enter: dict[int, object] = {0: None}
+    instructions = program.function.instructions
+    enter: dict[int, Places] = {0: None}
     todo = [0]
     while todo:
         number = todo.pop()
-        place = enter[number]
+        places = enter[number]
         for at in range(blocks[number].first, blocks[number].end):
-            place = starts.get(at, place)
+            places = _after(instructions[at], _assigned(places, at, starts))
         for after in blocks[number].after:
-            known = enter.get(after, _UNSEEN)
-            if known is _UNSEEN or known is None:
-                new = place
-            else:
-                new = known if place is None or place == known else _CONFLICT
-            if new is not known:
+            new = _met(enter[after], places) if after in enter else places
+            if after not in enter or new != enter[after]:
                 enter[after] = new
                 todo.append(after)
     found: list[tuple[tuple[int, int] | None, Place]] = []
-    for number, block in enumerate(blocks):
-        place = enter.get(number)
-        if place is _CONFLICT:
-            place = _merged(program, block, starts)
-        low = block.first
-        for at in range(block.first, block.end):
-            if at in starts:
-                if low < at and isinstance(place, _PLACES):
-                    found.append(((low, at), place))
-                low, place = at, starts[at]
-        if low < block.end and isinstance(place, _PLACES):
-            found.append(((low, block.end), place))
+    for number, places in sorted(enter.items()):
+        low, held = blocks[number].first, None
+        for at in range(low, blocks[number].end):
+            places = _assigned(places, at, starts)
+            first = places[0] if places else None
+            if first != held:
+                if held is not None:
+                    found.append(((low, at), held))
+                low, held = at, first
+            places = _after(instructions[at], places)
+        if held is not None:
+            found.append(((low, blocks[number].end), held))
     return found
 
 
-def _merged(program: Program, block: _Block, starts: Mapping[int, Place | None]) -> Place | None:
-    """The register that all branches into a block have set, if the block copies it to the variable's own."""
-    for at in range(block.first, block.end):
-        instruction, own = program.function.instructions[at], starts.get(at + 1)
-        if instruction.opcode == "mov" and isinstance(own, InRegister) and len(instruction.operands) == 2:
-            to, source = instruction.operands
-            if isinstance(to, Register) and to.name == own.name and isinstance(source, Register):
-                return InRegister(source.name)
-    return None
+def _assigned(places: Places, at: int, starts: Mapping[int, Place]) -> Places:
+    """The places before an instruction, given those after the one before it."""
+    if at not in starts:
+        return places
+    return places if places and starts[at] in places else (starts[at],)
+
+
+def _after(instruction: Instruction, places: Places) -> Places:
+    """The places after an instruction: without the registers that it writes, but with the copy that it makes."""
+    if not places:
+        return places
+    written = [InRegister(register.name) for register in writes_of(instruction)]
+    copies = _copies(instruction, places)
+    left = tuple(place for place in places if place not in written)
+    return (*left, *written) if copies else left
+
+
+def _copies(instruction: Instruction, places: tuple[Place, ...]) -> bool:
+    """Whether an instruction copies the value at the places to the register that it writes."""
+    if instruction.opcode != "mov" or instruction.guard is not None or len(instruction.operands) != 2:
+        return False
+    source = instruction.operands[1]
+    if isinstance(source, Register):
+        return InRegister(source.name) in places
+    return isinstance(source, Immediate) and any(
+        isinstance(place, Constant) and place.value == source.bits for place in places
+    )
+
+
+def _met(known: Places, more: Places) -> Places:
+    """The places at which two branches meet. The value of a branch that has not assigned the variable is undefined."""
+    if known is None or more is None:
+        return more if known is None else known
+    return tuple(place for place in known if place in more)

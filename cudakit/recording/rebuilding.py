@@ -8,13 +8,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from cudakit.compile import compiler
+from cudakit.compile import compiler, headers
 from cudakit.compile import options as nvrtc_options
 from cudakit.compile.compiler import Compiled, Request
 from cudakit.errors import CompileError
 from cudakit.recording.file import RecordingError
-from cudakit.recording.launches import RecordedModule
+from cudakit.recording.launches import Build, RecordedModule
 
+_INCLUDE = re.compile(r'(#\s*include\s*["<])([^">\n]+)(?=[">])')
 _FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
@@ -39,25 +40,51 @@ def with_variables(code: RecordedModule, arch: str, kernel: str) -> Compiled:
         raise RecordingError(f"{code.name} was compiled with {refused}, which a recording may not do")
     with tempfile.TemporaryDirectory() as root:
         try:
-            for path, text in build.headers.items():
-                place = _inside(root, path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(text, encoding="utf-8", newline="")
-            folders = [_inside(root, folder) for folder in build.folders]
-            for folder in folders:
-                folder.mkdir(parents=True, exist_ok=True)
-            directories = tuple(map(str, folders))
-            # without the source's own folder, which may now have other headers
-            again = (*options, "-G", "--no-source-include")
-            request = Request(code.source, code.name, arch, again, build.names, directories)
-            compiled = compiler.compile_in_threads(request)
+            compiled = compiler.compile_in_threads(_request(code, build, arch, options, root))
         except (CompileError, OSError, ValueError) as error:
-            raise RecordingError(f"{code.name} does not compile here: {str(error).splitlines()[0]}") from error
-        places = {os.path.normpath(_inside(root, path)): path for path in build.headers}
+            why = _reason(error).replace(root, "")
+            raise RecordingError(f"{code.name} does not compile here: {why}") from error
+        places = {os.path.normpath(_inside(root, path)): path for path in (*build.headers, code.name)}
         ptx = _FILE.sub(lambda found: f'{found[1]}"{_recorded(found[2], places)}"', compiled.ptx)
     if not re.search(rf"\.entry\s+{re.escape(kernel)}\b", ptx):
         raise RecordingError(f"{code.name}, compiled again, has no kernel {kernel}")
-    return replace(compiled, ptx=ptx)
+    return replace(compiled, ptx=ptx, name=code.name, source=code.source)
+
+
+def _request(code: RecordedModule, build: Build, arch: str, options: list[str], root: str) -> Request:
+    """Write the recorded headers below `root`, and return a request that finds them and no others but CUDA's.
+
+    Raises RecordingError if the source includes others.
+    """
+
+    def moved(text: str) -> str:
+        """Return a text whose includes of absolute paths name the files below `root`."""
+        return _INCLUDE.sub(
+            lambda found: f"{found[1]}{_inside(root, found[2])}" if found[2] in build.headers else found[0], text
+        )
+
+    for path, text in build.headers.items():
+        place = _inside(root, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(moved(text), encoding="utf-8", newline="")
+    folders = [_inside(root, folder) for folder in build.folders]
+    # the source's folder too: it is searched for headers, and those of today may differ
+    name = _inside(root, code.name)
+    for folder in (*folders, name.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    request = Request(moved(code.source), str(name), arch, (*options, "-G"), build.names, tuple(map(str, folders)))
+    found = headers.scan(request.source, request.name, request.directories, request.options, request.names)
+    real = os.path.realpath(root)
+    outside = [path for path in found.files if not Path(os.path.realpath(path)).is_relative_to(real)]
+    if outside or found.unknown:
+        raise RecordingError(f"{code.name} includes what is not in the recording: {[*outside, *found.unknown][0]}")
+    return request
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of a failure, with the first error in the source."""
+    first = next((one for one in getattr(error, "diagnostics", ()) if one.is_error), None)
+    return str(error).splitlines()[0] + ("" if first is None else f" ({first.message})")
 
 
 def _recorded(name: str, places: dict[str, str]) -> str:

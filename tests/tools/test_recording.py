@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -728,6 +729,30 @@ def test_a_replay_in_the_debugger_has_variables_without_the_sources(
     assert "$1 =" not in text
 
 
+def test_headers_of_all_folders_are_those_of_the_recording(
+    sim: cudakit.Device, bug: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header by its path, one in an include folder, and one beside the header that includes it."""
+    names = ("absolute/one.cuh", "include/two.cuh", "include/deep/three.cuh")
+    one, two, three = (tmp_path / name for name in names)
+    three.parent.mkdir(parents=True)
+    one.parent.mkdir()
+    one.write_text("#define ONE 1\n")
+    two.write_text('#include "deep/three.cuh"\n#define TWO (THREE - 1)\n')
+    (three.parent / "four.cuh").write_text("#define FOUR 4\n")
+    three.write_text('#include "four.cuh"\n#define THREE (FOUR - 1)\n')
+    text = f'#include "{one}"\n#include <two.cuh>\n__global__ void sum(int* y) {{\n    int s = ONE + TWO + THREE;\n'
+    (tmp_path / "sum.cu").write_text(text + "    y[threadIdx.x] = s;\n}\n")
+    kernel = sim.compile(tmp_path / "sum.cu", include=[tmp_path / "include"])["sum"]
+    with record(bug):
+        kernel.launch(sim.default_stream, grid=1, block=1, args=(sim.empty(1, "int32"),))
+    for path in (one, three, three.parent / "four.cuh"):
+        path.write_text("#error changed since\n")
+    commands = ("break sum.cu:5", "run", "print s", "continue")
+    assert replayed(bug, "--debug", *(part for text in commands for part in ("-ex", text)))[0] == 0
+    assert "$1 = 6" in capsys.readouterr().out
+
+
 def test_a_module_that_cannot_be_compiled_again_has_lines(
     launched: dict[str, bytes], bug: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -735,19 +760,32 @@ def test_a_module_that_cannot_be_compiled_again_has_lines(
     facts = json.loads(launched[name])
     target = tmp_path / "made"
     header = next(iter(facts["build"]["headers"].values()))
-    for build, why in (
-        (None, "has no source that NVRTC compiled"),
-        ({**facts["build"], "options": [f"--time={target}"]}, "was compiled with --time"),
-        ({**facts["build"], "options": [f"--pre-include={target}"]}, "was compiled with"),
-        ({**facts["build"], "headers": {}}, "does not compile here"),
-        ({**facts["build"], "headers": {"/../" * 9 + str(target): header}}, "does not compile here"),
-        ({**facts["build"], "headers": {f"{tmp_path}/fac\0tor.cuh": header}}, "does not compile here"),
+    outside = tmp_path / "outside.cuh"
+    outside.write_text("")
+    for changes, why in (
+        ({"build": None}, "has no source that NVRTC compiled"),
+        ({"build": {**facts["build"], "options": [f"--time={target}"]}}, "was compiled with --time"),
+        ({"build": {**facts["build"], "options": [f"--pre-include={target}"]}}, "was compiled with"),
+        (
+            {"build": {**facts["build"], "headers": {}}},
+            r'does not compile here: .* \(cannot open source file "factor.cuh"\)',
+        ),
+        ({"build": {**facts["build"], "headers": {"/../" * 9 + str(target): header}}}, "does not compile here"),
+        ({"build": {**facts["build"], "headers": {f"{tmp_path}/fac\0tor.cuh": header}}}, "does not compile here"),
+        *(
+            ({"source": f"{include}\n__global__ void weigh() {{}}"}, "includes what is not in the recording: ")
+            for include in (
+                f'#include "{outside}"',
+                '#include "../' + "../" * 30 + f'{outside}"',
+                "#include PATH",
+                f'#if __has_include("{outside}")\n#endif',
+            )
+        ),
     ):
-        rewrite(bug, {**launched, name: json.dumps({**facts, "build": build}).encode()})
+        rewrite(bug, {**launched, name: json.dumps({**facts, **changes}).encode()})
         text = debugged(capsys, bug)
-        assert f"no variables in weigh, only lines and registers: {tmp_path / 'kernels.cu'} {why}" in " ".join(
-            text.split()
-        )
+        said = re.escape(f"no variables in weigh, only lines and registers: {tmp_path / 'kernels.cu'} ")
+        assert re.search(said + why, " ".join(text.split()))
         assert "2\t    return 2.0f * x;" in text
         assert not target.exists()
 
