@@ -264,3 +264,66 @@ def test_what_was_never_written_is_not_shown_as_a_number() -> None:
     assert found["p copied @ warp"].count("<undefined>") == 11
     assert found["picture copied @ warp"].splitlines()[0].endswith("_____:______")
     assert found["x/2fw &tile[19]"].split(":")[1].split() == ["19", "<uninitialised>"]
+
+
+SELECTIONS = """
+__global__ void select(int* out, const int* in) {
+    int i = threadIdx.x;
+    int a = in[i], b = in[i + 32], c = in[i + 64];
+    int m = a > 0 ? b : c;
+    int low = b < 16 ? b : 16;
+    out[i] = m + low; // FIRST
+    if (b < 1000) {
+        out[i] = c + m; // INSIDE
+        c = 4;
+        a += 1;
+    } else { a = 3; }
+    int w = a > 0 ? m : c;
+    out[i + 32] = c + a + b; // MERGED
+    c = b;
+    for (int k = 0; k < 3; k++) { w = k > 1 ? w + c : w; if (w > 40) break; c++; }
+    out[i + 64] = a + b + c + m + w + low; // LAST
+}
+"""
+
+
+def selected(a: int, b: int, c: int) -> dict[str, dict[str, int]]:
+    """The values of the variables of SELECTIONS at its marks."""
+    values = {"a": a, "b": b, "c": c, "m": b if a > 0 else c, "low": min(b, 16)}
+    found = {"FIRST": dict(values), "INSIDE": dict(values)}
+    values |= {"a": a + 1, "c": 4} if b < 1000 else {"a": 3}
+    values["w"] = values["m"] if values["a"] > 0 else values["c"]
+    found["MERGED"] = dict(values)
+    values["c"] = b
+    for k in range(3):
+        values["w"] += values["c"] if k > 1 else 0
+        if values["w"] > 40:
+            break
+        values["c"] += 1
+    found["LAST"] = values
+    return found
+
+
+def test_variables_keep_their_values_beside_selections(tmp_path: Path) -> None:
+    """A selection copies its operands to one register, in branches that meet again."""
+    source = tmp_path / "select.cu"
+    source.write_text(SELECTIONS)
+    operands = np.random.default_rng(0).integers(-40, 40, (3, 32)).astype(np.int32)
+    operands[1, 5] = 2000
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        kernel = device.compile(source)["select"]
+        kernel.launch(device.default_stream, grid=1, block=32, args=(device.zeros(96, "int32"), device.array(operands)))
+        device.synchronize()
+
+    for mark in ("FIRST", "INSIDE", "MERGED", "LAST"):
+        expected = [selected(*map(int, column)) for column in operands.T]
+
+        def check(view: View, mark: str = mark, expected: Any = expected) -> None:
+            lanes = view.f.lanes.lanes[view.positions]
+            for name in expected[0][mark]:
+                shown = numbers_of(evaluate(parse(name), view), view)
+                assert shown.tolist() == [expected[lane][mark][name] for lane in lanes.tolist()], (mark, name)
+
+        view_at(mark, source, launch, check)
