@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from cudakit.debugger.expressions import Value
     from cudakit.debugger.state import View
     from cudakit.debugger.types import Array
+    from cudakit.sim.lockstep.fragment import Batch
+
+UNINITIALISED = "<uninitialised>"
 
 
 def of(value: Value, view: View) -> tuple[Array | None, str]:
     """Whether each byte of a value has no defined content, (threads, size), and the text for such values. None if all
     are defined."""
     if value.addresses is not None:
-        return memory(view, value.addresses, value.type.size), "<uninitialised>"
+        return memory(view, value.addresses, value.type.size), UNINITIALISED
     slot = view.program.slots.get(value.register)
     found = None if slot is None else registers(view, slot)
     return (None if found is None else np.repeat(found[:, None], max(value.type.size, 1), axis=1)), "<undefined>"
@@ -42,9 +45,7 @@ def memory(view: View, addresses: Array, size: int) -> Array | None:
     if len(shared) and guard.shared is not None:
         own = view.f.lanes.block[view.positions[shared]]
         blocks, offsets = home_of(view.batch, own, (addresses[shared] - np.uint64(SHARED_WINDOW)).astype(np.int64))
-        table = guard.shared
-        granules = (offsets - SHARED_START)[:, None] + columns >> table.shift
-        found[shared] = table.writes.first[blocks[:, None] * table.granules + granules] == 0
+        found[shared] = in_shared(view.batch, blocks, offsets - SHARED_START, size)
     if len(local) and guard.local is not None:
         places = (addresses[local] - np.uint64(LOCAL_WINDOW)).astype(np.int64)
         offsets = named_offsets(view.f, view.positions[local], places)
@@ -52,25 +53,38 @@ def memory(view: View, addresses: Array, size: int) -> Array | None:
         written = guard.local.written.reshape(-1, guard.local.stride)
         found[local] = written[rows[:, None], offsets[:, None] + columns] == 0
     for position in other:
-        found[position] = _in_global(view, guard, int(addresses[position]), size)
+        found[position] = in_global(view.batch, int(addresses[position]), size)
     return found if found.any() else None
 
 
-def _in_global(view: View, guard: Any, address: int, size: int) -> Any:
+def in_shared(batch: Batch, blocks: Array, offsets: Array, size: int) -> Array:
+    """Whether each byte of shared memory was never written, at an offset in each of some blocks: (blocks, size)."""
+    table = getattr(batch.guard, "shared", None)
+    if table is None or not table.init:
+        return np.zeros((len(blocks), size), np.bool_)
+    granules = offsets[:, None] + np.arange(size) >> table.shift
+    found: Array = table.writes.first[blocks[:, None] * table.granules + granules] == 0
+    return found
+
+
+def in_global(batch: Batch, address: int, size: int) -> Array:
     """Whether each byte of global memory was never written: not before the launch, and not by it."""
+    guard: Any = batch.guard
+    nothing = np.zeros(size, np.bool_)
     try:
-        allocation: Allocation = view.batch.run.space.covering(address, size)
+        allocation: Allocation = batch.run.space.covering(address, size)
     except MemoryFault:
-        return False
+        return nothing
     start = address - allocation.address
     before = allocation.undefined_at(start, size)
-    if before is None or not before.any():
-        return False
+    if guard is None or not guard.init or before is None or not before.any():
+        return nothing
     shadow = guard.memory.shadows.get(allocation)
     if shadow is None or shadow.writes is None:
-        return before != 0
+        return np.asarray(before != 0)
     places = address - allocation.base + np.arange(size) >> guard.memory.shift
-    return (before != 0) & (shadow.writes.first[places] == 0)
+    found: Array = (before != 0) & (shadow.writes.first[places] == 0)
+    return found
 
 
 def registers(view: View, slot: int) -> Array | None:

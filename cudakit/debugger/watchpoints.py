@@ -6,7 +6,7 @@ compared before each instruction; the instruction that has changed it is the one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,34 @@ from cudakit.sim.ptx.ir import Address, Instruction, Register
 from cudakit.sim.values.lanewise import width
 
 
-class Watchpoint:
-    """A watched value: `text` is the expression, `type` its type, `old` its bytes, `unset` those of them that have no
-    defined content before the first change."""
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a value, and per byte whether it has no defined content (one byte each, or none if all have), which
+    `text` says. Memory that was never written has bytes too, which a store may repeat."""
 
-    def __init__(self, number: int, text: str, kind: CType, old: bytes) -> None:
+    data: bytes
+    unset: bytes = b""
+    text: str = field(default="", compare=False)
+
+
+def content(value: Value, view: View) -> Content:
+    """The content of the first thread's value."""
+    undefined, text = unwritten.of(value, view)
+    return Content(bytes(bytes_of(value, view)[0]), _mask(None if undefined is None else undefined[0]), text)
+
+
+def _mask(unset: Array | None) -> bytes:
+    return b"" if unset is None or not unset.any() else unset.tobytes()
+
+
+class Watchpoint:
+    """A watched value: `text` is the expression, `type` its type, `old` its content at the last look."""
+
+    def __init__(self, number: int, text: str, kind: CType, old: Content) -> None:
         self.number = number
         self.text = text
         self.type = kind
         self.old = old
-        self.unset: Unset | None = None
         self.hits = 0
         self.enabled = True
 
@@ -42,8 +60,8 @@ class Watchpoint:
         """Whether the value still exists after the launch."""
         return False
 
-    def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
-        """The value's bytes now; None if it cannot be read from here. Raises Gone once it does not exist any more."""
+    def current(self, f: Fragment, instruction: Instruction) -> Content | None:
+        """The value's content now; None if it cannot be read from here. Raises Gone once it does not exist any more."""
         raise NotImplementedError
 
     def writers(self, f: Fragment, instruction: Instruction) -> Array:
@@ -52,15 +70,12 @@ class Watchpoint:
 
     def shown(self) -> str:
         """The text of the value."""
-        return show(self.type, np.frombuffer(self.old, np.uint8), unset=self.unset)
+        data, unset = np.frombuffer(self.old.data, np.uint8), np.frombuffer(self.old.unset, np.bool_)
+        return show(self.type, data, unset=Unset(unset, self.old.text) if unset.any() else None)
 
-    def change(self, new: bytes) -> Changed:
+    def change(self, new: Content) -> Changed:
         """Note that the value has changed."""
-        before, old = self.shown(), self.old
-        if self.unset is not None:
-            same = np.frombuffer(old, np.uint8) == np.frombuffer(new, np.uint8)
-            self.unset = Unset(self.unset.bytes & same, self.unset.text)
-        self.old = new
+        before, self.old = self.shown(), new
         return Changed(self, before, self.shown())
 
     def __str__(self) -> str:
@@ -75,7 +90,14 @@ class MemoryWatch(Watchpoint):
     """Watches bytes of global memory, or of the shared memory of block `block` of a batch."""
 
     def __init__(
-        self, number: int, text: str, value: Value, old: bytes, address: int, home: tuple[Batch, int] | None, space: Any
+        self,
+        number: int,
+        text: str,
+        value: Value,
+        old: Content,
+        address: int,
+        home: tuple[Batch, int] | None,
+        space: Any,
     ) -> None:
         super().__init__(number, text, value.type, old)
         self.address, self.home, self.space = address, home, space
@@ -85,27 +107,30 @@ class MemoryWatch(Watchpoint):
     def outlives(self) -> bool:
         return self.home is None
 
-    def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
-        data = self._bytes(f)
-        if self.member is None or not self.member.bits:
-            return data
-        whole = Member("", self.type, 0, self.member.bits, self.member.bit_offset)
-        return bytes(member_bytes(whole, np.frombuffer(data, np.uint8)))
+    def current(self, f: Fragment, instruction: Instruction) -> Content | None:
+        data, unset = self._bytes(f)
+        if self.member is not None and self.member.bits:
+            whole = Member("", self.type, 0, self.member.bits, self.member.bit_offset)
+            data = bytes(member_bytes(whole, np.frombuffer(data, np.uint8)))
+        return Content(data, _mask(unset), unwritten.UNINITIALISED)
 
-    def _bytes(self, f: Fragment) -> bytes:
-        size = len(self.old)
+    def _bytes(self, f: Fragment) -> tuple[bytes, Array]:
+        """The bytes in memory, and whether each was never written."""
+        size = len(self.old.data)
         if self.home is not None:
             batch, block = self.home
             if batch is not f.batch or batch.shared is None:
                 raise Gone
-            start = block * batch.shared.stride + self.address - SHARED_START
-            return bytes(batch.shared.bytes[start : start + size])
+            offset = self.address - SHARED_START
+            start = block * batch.shared.stride + offset
+            unset = unwritten.in_shared(batch, np.array([block]), np.array([offset]), size)[0]
+            return bytes(batch.shared.bytes[start : start + size]), unset
         try:
             allocation = self.space.covering(self.address, size)
         except MemoryFault:
             raise Gone from None
         start = self.address - allocation.address
-        return bytes(allocation.data[start : start + size])
+        return bytes(allocation.data[start : start + size]), unwritten.in_global(f.batch, self.address, size)
 
     def writers(self, f: Fragment, instruction: Instruction) -> Array:
         operand = next((o for o in instruction.operands if isinstance(o, Address)), None)
@@ -119,7 +144,7 @@ class MemoryWatch(Watchpoint):
             batch, block = self.home
             blocks, offsets = home_of(batch, f.lanes.block, starts & (SHARED_WINDOW - 1))
             starts = np.where(blocks == block, offsets, -1 << 30)
-        end = self.address + len(self.old)
+        end = self.address + len(self.old.data)
         return np.flatnonzero((starts < end) & (starts + _bytes_accessed(instruction) > self.address))
 
 
@@ -137,13 +162,13 @@ class VariableWatch(Watchpoint):
     which the thread was last."""
 
     def __init__(self, number: int, text: str, node: Node, code: Code, view: View, old: Value) -> None:
-        super().__init__(number, text, old.type, bytes(bytes_of(old, view)[0]))
+        super().__init__(number, text, old.type, content(old, view))
         self.node, self.code, self.batch = node, code, view.batch
         self.depth, self.program = view.frame.depth, view.program
         self.lane = int(view.f.lanes.lanes[view.positions[0]])
         self.seen: tuple[Fragment, Instruction] | None = None
 
-    def current(self, f: Fragment, instruction: Instruction) -> bytes | None:
+    def current(self, f: Fragment, instruction: Instruction) -> Content | None:
         if f.batch is not self.batch:
             raise Gone
         place = Place(f, instruction)
@@ -155,7 +180,7 @@ class VariableWatch(Watchpoint):
         frame = next(one for one in frames(place) if one.depth == self.depth)
         view = View(self.code, frame, np.array([position]))
         try:
-            return bytes(bytes_of(evaluate(self.node, view), view)[0])
+            return content(evaluate(self.node, view), view)
         except ExpressionError:
             return None
 
@@ -176,16 +201,9 @@ def watch(number: int, text: str, node: Node, code: Code, view: View) -> Watchpo
     """A watchpoint for an expression in the frame of one thread. Raises ExpressionError if it has no value there, or is
     not something that can be written to."""
     value = evaluate(node, view)
-    made = _made(number, text, node, code, view, value)
-    undefined, shown = unwritten.of(value, view)
-    made.unset = None if undefined is None else Unset(undefined[0], shown)
-    return made
-
-
-def _made(number: int, text: str, node: Node, code: Code, view: View, value: Value) -> Watchpoint:
     if value.addresses is not None:
         address = int(value.addresses[0])
-        old = bytes(bytes_of(value, view)[0])
+        old = content(value, view)
         if SHARED_WINDOW <= address < LOCAL_WINDOW:
             home, offset = home_of(view.batch, int(view.f.lanes.block[view.positions[0]]), address - SHARED_WINDOW)
             return MemoryWatch(number, text, value, old, offset, (view.batch, home), None)

@@ -153,6 +153,37 @@ def test_a_watchpoint_on_a_global_element_and_on_a_variable() -> None:
     assert found["print k"].startswith("$1 = 1")
 
 
+FILLED = """
+extern "C" __global__ void fill(float* out) {
+    __shared__ int tile[4];
+    __shared__ unsigned char flags[8];
+    int i = threadIdx.x;
+    if (i == 1) tile[1] = -1; // TILE
+    if (i == 2) flags[2] = 255; // FLAG
+    if (i == 3) out[3] = __int_as_float(-1); // OUT
+    __syncthreads();
+    out[i] = tile[1] + flags[2];
+}
+"""
+
+
+def test_a_first_store_of_the_bits_that_unwritten_memory_has_is_a_change(tmp_path: Path) -> None:
+    source = tmp_path / "fill.cu"
+    source.write_text(FILLED)
+
+    def launch() -> None:
+        device = cudakit.Device("sim", fresh=True)
+        device.compile(source)["fill"].launch(device.default_stream, grid=1, block=4, args=(device.empty(4),))
+        device.synchronize()
+
+    for text, mark, value in (("tile[1]", "TILE", "-1"), ("flags[2]", "FLAG", "255"), ("out[3]", "OUT", "-nan")):
+        found = replies(["break fill", "run", f"watch {text}", "continue"], launch)
+        assert found[f"watch {text}"].endswith("now <uninitialised>")
+        assert "old value = <uninitialised>" in found["continue"]
+        assert f"new value = {value}" in found["continue"]
+        assert f"{source}:{line_of(mark, source)}" in found["continue"]
+
+
 def test_the_focus_moves_to_other_threads_and_blocks() -> None:
     commands = [f"break {at('PART')}", "run", "cuda block (1,0,0) thread (2,0,0)", "print i", "cuda thread 3", "bt"]
     found = replies([*commands, "cuda warp 1 lane 4", "cuda block (9,0,0)", "thread (64,0,0)", "up", "print result"])
