@@ -301,7 +301,9 @@ class Session:
             position = stop.place.holds(focus.lane)
             if position is not None and position in stop.lanes:
                 lane = focus.lane
-        self.focus = Focus(f.batch, lane)
+        # functions of CUDA's headers have no lines with -G: their caller is shown
+        calls = (level for level, frame in enumerate(frames(stop.place)) if frame.instruction.location is not None)
+        self.focus = Focus(f.batch, lane, next(calls, 0))
         self.frontend.stopped(stop)
         self.stop = None
 

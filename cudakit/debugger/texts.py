@@ -14,7 +14,7 @@ from cudakit.debugger.code import Code
 from cudakit.debugger.dwarf import InMemory
 from cudakit.debugger.expressions import bytes_of, dereferenced
 from cudakit.debugger.session import Session, Stop
-from cudakit.debugger.state import CallFrame, View
+from cudakit.debugger.state import CallFrame, Place, View, frames
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.types import Array, Pointer, Unset
 from cudakit.debugger.words import index
@@ -156,7 +156,8 @@ def _changed_text(session: Session, stop: Stop, view: View) -> list[str]:
     if stop.writer is not None:
         f, instruction, positions = stop.writer
         code = session.code(f)
-        file, line = location(code, instruction)
+        calls = [frame.instruction for frame in frames(Place(f, instruction)) if frame.instruction.location is not None]
+        file, line = location(code, calls[0] if calls else instruction)
         if len(positions):
             block, thread = f.lane_place(int(positions[-1]))
             more = f" (and {len(positions) - 1} more threads; the last one wins)" if len(positions) > 1 else ""
