@@ -14,6 +14,7 @@ import numpy as np
 
 from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.code import Code, Entry, chain, code_of
+from cudakit.debugger.dwarf import DebugFunction
 from cudakit.debugger.state import CallFrame, Place, View, frames, places
 from cudakit.debugger.syntax import ExpressionError
 from cudakit.debugger.watchpoints import Changed, Gone, VariableWatch, Watchpoint
@@ -31,7 +32,7 @@ Lines = tuple[tuple[str, int, int], ...]
 @dataclass
 class Stop:
     """Why threads have stopped, and where. `lanes` are the positions of the threads in their fragment to which the
-    reason applies; the first one comes into focus."""
+    reason applies; the first one comes into focus. `returned` is the function from which `finish` has returned."""
 
     reason: str  # "breakpoint", "step", "finish", "watchpoint", "report", "launch", "pause"
     place: Place
@@ -41,6 +42,7 @@ class Stop:
     writer: tuple[Fragment, Instruction, Any] | None = None
     report: KernelReport | None = None
     error: str = ""
+    returned: DebugFunction | None = None
 
 
 class Frontend(Protocol):
@@ -59,7 +61,7 @@ class Frontend(Protocol):
 @dataclass
 class Stepping:
     """A step in progress of one thread: `kind` is "step", "next", "finish", "stepi" or "nexti"; `lines` are those of
-    its calls when it began, `left` the number of steps that remain."""
+    its calls when it began, `left` the number of steps that remain, `function` what `finish` returns from."""
 
     kind: str
     batch: Batch
@@ -67,6 +69,7 @@ class Stepping:
     lines: Lines
     depth: int
     left: int = 1
+    function: DebugFunction | None = None
 
 
 @dataclass
@@ -230,7 +233,7 @@ class Session:
             step.lines, step.depth = self.lines(place), len(place.f.frames)
             return
         reason = "finish" if step.kind == "finish" else "step"
-        self._stop(Stop(reason, place, np.array([position])))
+        self._stop(Stop(reason, place, np.array([position]), returned=step.function))
 
     def _step_ends(self, step: Stepping, spot: Spot, place: Place) -> bool:
         depth = len(place.f.frames)
@@ -427,14 +430,16 @@ class Session:
         if found is None or self.focus is None:
             raise ExpressionError("no thread is stopped")
         place, _ = found
-        lines = self.lines(place)
+        lines, function = self.lines(place), None
         if kind == "finish":
             level = self.focus.level
             outer = list(frames(place))[level]
             lines = lines[: self._virtual_depth(place, outer)]
+            function = self.code(place.f).debug_function(outer.frame.program)
             if len(lines) < 2:
                 raise ExpressionError("the kernel itself has no caller; use continue")
-        self.stepping = Stepping(kind, place.f.batch, self.focus.lane, lines, len(place.f.frames), count)
+        depth = len(place.f.frames)
+        self.stepping = Stepping(kind, place.f.batch, self.focus.lane, lines, depth, count, function)
 
     def _virtual_depth(self, place: Place, until: CallFrame) -> int:
         depth = 0

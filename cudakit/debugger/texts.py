@@ -21,7 +21,7 @@ from cudakit.debugger.words import index
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
 from cudakit.sim.lockstep.memory import SHARED_START
-from cudakit.sim.lockstep.program import CALL
+from cudakit.sim.lockstep.program import CALL, INDIRECT
 from cudakit.sim.lockstep.report import Index3
 from cudakit.sim.ptx.ir import Instruction
 
@@ -170,14 +170,11 @@ def _changed_text(session: Session, stop: Stop, view: View) -> list[str]:
 
 def _returned(view: View, stop: Stop) -> list[str]:
     """The value that a function has returned, after finish."""
-    f = stop.place.f
-    if stop.reason != "finish" or not 0 < f.block <= len(f.program.blocks):
+    f, function = stop.place.f, stop.returned
+    if function is None or not function.returns.size or not 0 < f.block <= len(f.program.blocks):
         return []
     block = f.program.blocks[f.block - 1]
-    if block.kind != CALL or block.callee is None or not block.results:
-        return []
-    function = view.code.debug_function(block.callee)
-    if function is None or not function.returns.size:
+    if block.kind not in (CALL, INDIRECT) or not block.results:
         return []
     data = view.raw_register(block.results[0])[0]
     text = types.show(function.returns, np.ascontiguousarray(data).view(np.uint8)[: function.returns.size])
