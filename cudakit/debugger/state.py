@@ -205,9 +205,15 @@ class View:
         """A type by its C++ name."""
         return self.code.info.types.get(name)
 
+    def held_in(self, variable: DebugVariable) -> Constant | InRegister | InMemory | None:
+        """The place of a variable at this instruction; None if it has none. NVRTC also names registers of values that
+        it has removed."""
+        place = variable.at(self.number)
+        return None if isinstance(place, InRegister) and place.name not in self.program.slots else place
+
     def value(self, variable: DebugVariable) -> Value:
         """A variable's value. Raises ExpressionError if it is not available at this instruction."""
-        place = variable.at(self.number)
+        place = self.held_in(variable)
         if place is None:
             raise ExpressionError(
                 f"{variable.name} has no value here: it is not in use yet or any more (optimised out)"

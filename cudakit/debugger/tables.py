@@ -48,7 +48,7 @@ def over(session: Session, text: str, lanes: Array, form: str = "") -> OverThrea
             view = view.subset(np.isin(np.arange(view.count), mine))
             value = evaluate(parse(text, lambda name, view=view: view.type(name) is not None), view)  # type: ignore[misc]
             rows, written = bytes_of(value, view), texts.value_texts(view, value, form)
-            undefined, _ = unwritten.of(value, view)
+            undefined = unwritten.of(value, view)
         except ExpressionError as error:
             missing = missing or str(error)
             continue

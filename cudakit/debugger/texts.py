@@ -16,7 +16,7 @@ from cudakit.debugger.expressions import bytes_of, dereferenced
 from cudakit.debugger.session import Session, Stop
 from cudakit.debugger.state import CallFrame, Place, View, frames
 from cudakit.debugger.syntax import ExpressionError
-from cudakit.debugger.types import Array, Pointer, Unset
+from cudakit.debugger.types import Array, Pointer
 from cudakit.debugger.words import index
 from cudakit.sim.checks.shadow import LANES
 from cudakit.sim.lockstep.fragment import Batch
@@ -67,21 +67,24 @@ def value_texts(
     if isinstance(plain, Pointer) and plain.reference:
         value = dereferenced(value, view)
     rows = bytes_of(value, view)[:most]
-    undefined, text = unwritten.of(value, view)
-    masks = [None if undefined is None else Unset(undefined[number], text) for number in range(len(rows))]
+    unset = unwritten.of(value, view)
     return [
-        types.show(value.type, row, form, characters_at, depth, mask) for row, mask in zip(rows, masks, strict=True)
+        types.show(value.type, row, form, characters_at, depth, None if unset is None else unset[number])
+        for number, row in enumerate(rows)
     ]
 
 
 def text_at(view: View, address: int) -> str:
     """The characters at an address, up to 200; "" if they cannot be read."""
+    addresses = np.array([address], np.uint64)
     for size in (types.MOST_SHOWN, 32, 8, 1):
         try:
-            data = view.load(np.array([address], np.uint64), size)[0].tobytes()
+            data = view.load(addresses, size)[0]
         except ExpressionError:
             continue
-        return types.quoted(data)
+        unset = unwritten.in_memory(view, addresses, size)[0] != 0
+        known = int(np.argmax(unset)) if unset.any() else size
+        return types.quoted(data[:known].tobytes()) if known else ""
     return ""
 
 
@@ -90,7 +93,7 @@ def variable_text(view: View, variable: Any) -> str:
     try:
         return value_text(view, view.value(variable))
     except ExpressionError as error:
-        return "<no value here>" if variable.at(view.number) is None else f"<{error}>"
+        return "<no value here>" if view.held_in(variable) is None else f"<{error}>"
 
 
 def frame_text(code: Code, view: View, number: int | None = None) -> str:

@@ -21,6 +21,8 @@ Array = npt.NDArray[Any]
 _HALVES: dict[str, Any] = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16}
 _SMALL: dict[str, Any] = {"__nv_fp8_e4m3": ml_dtypes.float8_e4m3fn, "__nv_fp8_e5m2": ml_dtypes.float8_e5m2}
 _PAIRS: dict[str, Any] = {"__half2": np.float16, "__nv_bfloat162": ml_dtypes.bfloat16}
+#: What a byte lacks that has no defined content: it was never written, or it was computed from such memory.
+UNWRITTEN, UNDEFINED = 1, 2
 # the most elements of an array in text, as in gdb
 MOST_SHOWN = 200
 _ESCAPES = {0: "\\000", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 13: "\\r", 27: "\\033", 39: "\\'", 92: "\\\\"}
@@ -293,32 +295,22 @@ def _enumerator(kind: Enum, value: int) -> str:
 ReadText = Callable[[int], str]
 
 
-@dataclass(frozen=True)
-class Unset:
-    """The bytes of a value that have no defined content, and the text that is shown for a number that has only such."""
-
-    bytes: Array
-    text: str
-
-    def part(self, start: int, size: int) -> Unset:
-        return Unset(self.bytes[start : start + size], self.text)
-
-
 def show(
     kind: CType,
     data: Array,
     form: str = "",
     text_at: ReadText | None = None,
     depth: int = 0,
-    unset: Unset | None = None,
+    unset: Array | None = None,
 ) -> str:
-    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}."""
+    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}. `unset` is what each byte lacks: a
+    number is not shown if all its bytes lack something."""
     plain = kind.plain
     rows = data[None, :]
     number = numbers(kind, rows) if len(data) >= max(kind.size, 1) else None
     if number is not None:
-        if unset is not None and unset.bytes[: kind.size].all():
-            return unset.text
+        if unset is not None and unset[: kind.size].all():
+            return "<uninitialised>" if (unset[: kind.size] == UNWRITTEN).all() else "<undefined>"
         text = number_text(number[0], kind, form)
         if isinstance(plain, Pointer) and not form:
             target = plain.target.plain
@@ -335,7 +327,7 @@ def show(
         for member in plain.members:
             value = member_bytes(member, data)
             label = f"{member.name} = " if member.name else f"<{member.type.name}> = "
-            rest = None if unset is None else unset.part(member.offset, member.type.size)
+            rest = None if unset is None else unset[member.offset : member.offset + member.type.size]
             fields.append(label + show(member.type, value, form, text_at, depth + 1, rest))
         return "{" + ", ".join(fields) + "}"
     return "{" + ", ".join(f"{byte:#04x}" for byte in data[:MOST_SHOWN]) + "}"
@@ -363,16 +355,16 @@ def member_rows(member: Member, rows: Array) -> Array:
 
 
 def _show_elements(
-    element: CType, count: int, data: Array, form: str, text_at: ReadText | None, depth: int, unset: Unset | None
+    element: CType, count: int, data: Array, form: str, text_at: ReadText | None, depth: int, unset: Array | None
 ) -> str:
     plain, size = element.plain, max(element.size, 1)
     count = count or len(data) // size
-    if isinstance(plain, Base) and plain.kind == "char" and not form:
-        return unset.text if unset is not None and unset.bytes.all() else quoted(data[:count].tobytes())
+    if isinstance(plain, Base) and plain.kind == "char" and not form and (unset is None or not unset.any()):
+        return quoted(data[:count].tobytes())
     shown: list[str] = []
     repeats: list[int] = []
     for number in range(min(count, 16 * MOST_SHOWN)):
-        rest = None if unset is None else unset.part(number * size, size)
+        rest = None if unset is None else unset[number * size : (number + 1) * size]
         text = show(element, data[number * size : (number + 1) * size], form, text_at, depth + 1, rest)
         if shown and shown[-1] == text:
             repeats[-1] += 1

@@ -6,7 +6,7 @@ compared before each instruction; the instruction that has changed it is the one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from cudakit.debugger.code import Code
 from cudakit.debugger.expressions import Value, bytes_of, evaluate
 from cudakit.debugger.state import Place, View, frames
 from cudakit.debugger.syntax import ExpressionError, Node
-from cudakit.debugger.types import Array, CType, Member, Unset, member_bytes, show
+from cudakit.debugger.types import Array, CType, Member, member_bytes, show
 from cudakit.sim.lockstep.clusters import home_of
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.memory import LOCAL_WINDOW, PARAM_WINDOW, SHARED_START, SHARED_WINDOW, MemoryFault
@@ -26,22 +26,21 @@ from cudakit.sim.values.lanewise import width
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes of a value, and per byte whether it has no defined content (one byte each, or none if all have), which
-    `text` says. Memory that was never written has bytes too, which a store may repeat."""
+    """The bytes of a value, and what each of them lacks (b"" if all are defined). Memory that was never written has
+    bytes too, which a store may repeat."""
 
     data: bytes
-    unset: bytes = b""
-    text: str = field(default="", compare=False)
+    unset: bytes
 
 
 def content(value: Value, view: View) -> Content:
     """The content of the first thread's value."""
-    undefined, text = unwritten.of(value, view)
-    return Content(bytes(bytes_of(value, view)[0]), _mask(None if undefined is None else undefined[0]), text)
+    unset = unwritten.of(value, view)
+    return Content(bytes(bytes_of(value, view)[0]), b"" if unset is None else _lacking(unset[0]))
 
 
-def _mask(unset: Array | None) -> bytes:
-    return b"" if unset is None or not unset.any() else unset.tobytes()
+def _lacking(unset: Array) -> bytes:
+    return unset.tobytes() if unset.any() else b""
 
 
 class Watchpoint:
@@ -70,8 +69,8 @@ class Watchpoint:
 
     def shown(self) -> str:
         """The text of the value."""
-        data, unset = np.frombuffer(self.old.data, np.uint8), np.frombuffer(self.old.unset, np.bool_)
-        return show(self.type, data, unset=Unset(unset, self.old.text) if unset.any() else None)
+        data, unset = (np.frombuffer(part, np.uint8) for part in (self.old.data, self.old.unset))
+        return show(self.type, data, unset=unset if len(unset) else None)
 
     def change(self, new: Content) -> Changed:
         """Note that the value has changed."""
@@ -112,10 +111,10 @@ class MemoryWatch(Watchpoint):
         if self.member is not None and self.member.bits:
             whole = Member("", self.type, 0, self.member.bits, self.member.bit_offset)
             data = bytes(member_bytes(whole, np.frombuffer(data, np.uint8)))
-        return Content(data, _mask(unset), unwritten.UNINITIALISED)
+        return Content(data, _lacking(unset))
 
     def _bytes(self, f: Fragment) -> tuple[bytes, Array]:
-        """The bytes in memory, and whether each was never written."""
+        """The bytes in memory, and what each of them lacks."""
         size = len(self.old.data)
         if self.home is not None:
             batch, block = self.home

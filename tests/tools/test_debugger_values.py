@@ -230,6 +230,11 @@ extern "C" __global__ void partly(const float* x, float* y, Pair* pairs) {
     __syncthreads();
     float copied = tile[t];
     float twice = 2 * copied;
+    Pair pair; pair.a = copied; pair.b = t;
+    __shared__ float kept[32];
+    kept[t] = copied;
+    char name[8]; name[0] = 'a';
+    const char* text = name;
     y[t] = t < 20 ? twice : first(own); // STOP
 }
 """
@@ -245,19 +250,31 @@ def test_what_was_never_written_is_not_shown_as_a_number() -> None:
         )
         np.testing.assert_array_equal(y.numpy(), np.where(np.arange(32) < 20, 2.0, 1.0) * np.arange(32))
 
-    expressions = ["tile", "own", "*y@2", "*pairs@2", "copied", "twice", "x[25]"]
+    expressions = ["tile", "own", "*y@2", "*pairs@2", "copied", "twice", "x[25]", "pair", "kept[24]@2", "name"]
     commands = [f"print {one}" for one in expressions]
     changes = ["set var own[1] = 5", "set var copied = 4", "set var tile[25] = 3", "set var y[0] = 1"]
-    after = ["p own", "p copied", "p tile[25]", "p *y@2", "p copied @ warp", "picture copied @ warp", "x/2fw &tile[19]"]
-    found = replies(["break partly.cu:14 if t == 25", "run", *commands, *changes, *after, "continue"], launch)
+    after = [
+        "p own",
+        "p copied",
+        "p tile[25]",
+        "p *y@2",
+        "p copied @ warp",
+        "picture copied @ warp",
+        "x/2fw &tile[19]",
+        "p text",
+    ]
+    found = replies(["break partly.cu:19 if t == 25", "run", *commands, *changes, *after, "continue"], launch)
     values = [found[one].partition(" = ")[2] for one in commands]
     assert values[0] == f"{{{', '.join(map(str, range(20)))}, <uninitialised> <repeats 44 times>}}"
     assert values[1:] == [
         "{25, <uninitialised>, <uninitialised>, <uninitialised>}",
         "{<uninitialised>, <uninitialised>}",
         "{{a = <uninitialised>, b = <uninitialised>}, {a = <uninitialised>, b = 7}}",
-        *("<undefined>", "<undefined>", "25"),
+        *("<undefined>", "<undefined>", "25", "{a = <undefined>, b = 25}", "{<undefined>, <undefined>}"),
+        "{97 'a', <uninitialised>, <uninitialised>, <uninitialised>, <uninitialised>, <uninitialised>, "
+        "<uninitialised>, <uninitialised>}",
     ]
+    assert found["p text"].endswith(' "a"')
     assert [found[one].partition(" = ")[2] for one in after[:4]] == [
         *("{25, 5, <uninitialised>, <uninitialised>}", "4", "3", "{1, <uninitialised>}")
     ]
