@@ -1,10 +1,12 @@
-"""The approximate functions as machine code, as ``sim/values/approximations.py``: in f64, rounded once."""
+"""The approximate functions as machine code, as ``sim/values/approximations.py``: in f64 and rounded once, or by
+tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
+from cudakit.sim.compiled import measured
 from cudakit.sim.compiled.halves import write16
 from cudakit.sim.compiled.ir import Value
 from cudakit.sim.compiled.lanewise import Operands, Unsupported, form, function, writes
@@ -15,7 +17,6 @@ from cudakit.sim.compiled.rounding import (
     double,
     flushed,
     flushed16,
-    fused,
     half_to_float,
     is_nan,
     odd_to_bfloat,
@@ -30,8 +31,6 @@ from cudakit.sim.compiled.rounding import (
 from cudakit.sim.ptx.ir import Instruction
 from cudakit.sim.values.approximations import FUNCTIONS, SEED_NAN, UPPER
 
-_EXP2_TERMS = 14
-
 
 def _write32(o: Operands, i: Instruction, mods: set[str], compute: Callable[..., Value], count: int = 1) -> None:
     """Write an f32 result from a function of f64 values."""
@@ -40,6 +39,11 @@ def _write32(o: Operands, i: Instruction, mods: set[str], compute: Callable[...,
         operands = [flushed(operand) for operand in operands]
     result = short(compute(*map(wide, operands)))
     o.write_float(i.operands[0], flushed(result) if "ftz" in mods else result)
+
+
+def _reciprocal(a: Value) -> Value:
+    """rcp.approx of f32 values."""
+    return function("rcp", "double", measured.reciprocal, [a])
 
 
 def _inverse(a: Value) -> Value:
@@ -69,7 +73,8 @@ def root(o: Operands, i: Instruction) -> None:
     """rcp.approx and sqrt.approx."""
     kind, mods = form(i, "approx", "ftz")
     if kind == "f32":
-        return _write32(o, i, mods, _inverse if i.opcode == "rcp" else square_root)
+        reciprocal = i.opcode == "rcp"
+        return _write32(o, i, mods, _reciprocal if reciprocal else square_root)
     if i.opcode != "rcp":
         raise Unsupported(i.name)
     _seed(o, i, _inverse)
@@ -95,9 +100,9 @@ def divide(o: Operands, i: Instruction) -> None:
         magnitude = size(b)
         large = magnitude.is_("ogt", 2.0**126) & magnitude.is_("olt", math.inf)
         zero = double(pattern(b) & (1 << 63))
-        return large.select(a * zero, a / b)
+        return large.select(a * zero, a * _reciprocal(b))
 
-    _write32(o, i, mods, (lambda a, b: a / b) if "full" in mods else approximate, 2)
+    _write32(o, i, mods, (lambda a, b: a * _reciprocal(b)) if "full" in mods else approximate, 2)
 
 
 @writes(*FUNCTIONS)
@@ -105,7 +110,7 @@ def _function(o: Operands, i: Instruction) -> None:
     kind, mods = form(i, "approx", "ftz")
     numpy_function, _ = FUNCTIONS[i.opcode]
     if kind == "f32" and i.opcode == "ex2":
-        return _write32(o, i, mods, _power_of_two)
+        return _power_of_two(o, i, mods)
     if kind == "f32":
         return _write32(o, i, mods, lambda a: function(i.opcode, "double", lambda b: applied(numpy_function, b), [a]))
     flush = _flushed_bfloat if kind.startswith("bf16") else flushed16
@@ -120,21 +125,11 @@ def _function(o: Operands, i: Instruction) -> None:
     write16(o, i, kind, 1, compute)
 
 
+def _power_of_two(o: Operands, i: Instruction, mods: set[str]) -> None:
+    a = o.read_float(i.operands[1], "f32")
+    result = function("ex2", "float", measured.exp2, [flushed(a) if "ftz" in mods else a])
+    o.write_float(i.operands[0], flushed(result) if "ftz" in mods else result)
+
+
 def _flushed_bfloat(bits: Value) -> Value:
     return (bits & 0x7F80).eq(0).select(bits & 0x8000, bits)
-
-
-def _power_of_two(given: Value) -> Value:
-    """2 to the power of a value, by a series: rounded to f32, it has numpy's bits for every f32."""
-    # beyond these the result in f32 is infinite or zero
-    value = given.is_("ogt", 300.0).select(300.0, given)
-    value = value.is_("olt", -300.0).select(-300.0, value)
-    # adding 1.5 * 2^52 rounds to an integer, which is then in the lowest bits
-    magic = 1.5 * 2.0**52
-    shifted = value + magic
-    rest = value - (shifted - magic)
-    power = rest._with(math.log(2) ** (_EXP2_TERMS - 1) / math.factorial(_EXP2_TERMS - 1))
-    for number in range(_EXP2_TERMS - 2, -1, -1):
-        power = fused(power, rest, rest._with(math.log(2) ** number / math.factorial(number)))
-    scaled = double(pattern(power) + (pattern(shifted) << 52))
-    return is_nan(given).select(given, scaled)

@@ -11,7 +11,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from cudakit.sim.compiled import kept_code
+from cudakit.sim.compiled import kept_code, measured
 from cudakit.sim.compiled.ir import Module
 from cudakit.sim.compiled.numpy_loops import PREFIX, callers
 from cudakit.sim.compiled.runtime import runtime
@@ -75,6 +75,9 @@ class Machine:
         optimisation."""
         if any(declared.startswith(PREFIX) for declared in module.declared):
             _link_numpy()
+        for declared in module.declared:
+            if declared.startswith(measured.PREFIX):
+                _link_table(declared)
         code = kept(name, module) if name else None
         if code is None:
             text = module.text()
@@ -123,6 +126,13 @@ def shared_machine() -> Machine:
 def _link_numpy() -> Machine:
     """The functions that call numpy's loops."""
     module = callers()
+    return _linked(module, Machine(module, speed=1))
+
+
+@cache
+def _link_table(name: str) -> Machine:
+    """The function that returns the address of a table."""
+    module = measured.locator(name)
     return _linked(module, Machine(module, speed=1))
 
 

@@ -1,9 +1,10 @@
 """The approximate functions: ex2, lg2, sin, cos, tanh, rsqrt, and rcp, sqrt and div with ``.approx`` or ``.full``.
 
-Each is computed in float64 and rounded once, so it stays within every error bound of the PTX ISA (2 ulp for ex2,
-rcp, rsqrt, sqrt and div; 2^-20.5 absolute for sin and cos between -pi and pi, 2^-22 for lg2, 2^-11 relative for tanh),
-but its bits can differ from a GPU's. An H200 differs by at most 2 ulp for ex2, rcp, rsqrt, sqrt and div. Its sin of an
-argument below about 2^-24 is 0, and its sin and cos of large arguments are inaccurate.
+ex2, rcp and div of f32 have the bits of an H200 (``measured``). Each other one is computed in float64 and rounded once,
+so it stays within every error bound of the PTX ISA (2 ulp for rsqrt and sqrt; 2^-20.5 absolute for sin and cos between
+-pi and pi, 2^-22 for lg2, 2^-11 relative for tanh), but its bits can differ from a GPU's: an H200 differs by at most
+2 ulp for rsqrt and sqrt. Its sin of an argument below about 2^-24 is 0, and its sin and cos of large arguments are
+inaccurate.
 ``rcp.approx.ftz.f64`` and ``rsqrt.approx.ftz.f64`` read the upper 32 bits of their operand and return 20 bits of
 fraction, like the hardware, which uses them to start Newton's iteration.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cudakit.sim.values import measured
 from cudakit.sim.values.lanewise import F16, F32, F64, U32, U64, Array, Form, Spec, blocked, builds, packed
 from cudakit.sim.values.rounding import (
     bfloat_to_f32,
@@ -81,7 +83,20 @@ def _function(spec: Spec) -> Form:
     kind = spec.kind(*kinds)
     if not spec.flag("approx"):
         spec.refuse("only .approx is PTX")
+    if kind == "f32" and function is np.exp2:
+        return _power_of_two(spec)
     return _form32(spec, 1, function) if kind == "f32" else _form16(spec, kind, function)
+
+
+def _power_of_two(spec: Spec) -> Form:
+    ftz = spec.flag("ftz")
+    spec.finish()
+
+    def run(a: Array) -> Array:
+        bits = canonical32(measured.exp2((flush32(a) if ftz else a).view(F32)))
+        return flush32(bits) if ftz else bits
+
+    return Form(blocked(run, U32), ("f32",), ("f32",))
 
 
 def _seed64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -110,7 +125,7 @@ def build_reciprocal(spec: Spec) -> Form:
     kind = spec.kind("f32", "f64")
     spec.flag("approx")
     if kind == "f32":
-        return _form32(spec, 1, _inverse)
+        return _form32(spec, 1, measured.reciprocal)
     if not spec.flag("ftz"):
         spec.refuse("rcp.approx of .f64 is .ftz")
     spec.finish()
@@ -142,12 +157,12 @@ def build_divide_approximate(spec: Spec) -> Form:
     """div.approx.f32 and div.full.f32."""
     spec.kind("f32")
     if spec.flag("full"):
-        return _form32(spec, 2, np.divide)
+        return _form32(spec, 2, measured.quotient)
     spec.flag("approx")
 
     def run(a: Array, b: Array) -> Array:
         # 1 / b is subnormal and flushed: the result is a * 0
         flushed = (np.abs(b) > 2.0**126) & np.isfinite(b)
-        return np.where(flushed, a * np.copysign(np.float64(0), b), a / b)
+        return np.where(flushed, a * np.copysign(np.float64(0), b), measured.quotient(a, b))
 
     return _form32(spec, 2, run)
