@@ -1,7 +1,7 @@
 """The places of variables along the control flow.
 
 The ranges in DWARF follow the order of the PTX, in which a block can come after one that does not lead to it: a range
-ends where the next instruction in the text writes its register. So only the start of a range counts, as an assignment
+ends at the next instruction in the text that writes its register. So only the start of a range counts, as an assignment
 of a place, and it is followed along the branches. The value may be in several registers: a place is kept with its
 copies, until an instruction writes to it, and where branches meet, those remain that all of them have. A variable with
 one register for its whole function has a value once an instruction has written that register.

@@ -206,7 +206,7 @@ class View:
         return self.code.info.types.get(name)
 
     def held_in(self, variable: DebugVariable) -> Constant | InRegister | InMemory | None:
-        """The place of a variable at this instruction; None if it has none. NVRTC also names registers of values that
+        """The place of a variable at this instruction; None if it is in none. NVRTC also names registers of values that
         it has removed."""
         place = variable.at(self.number)
         return None if isinstance(place, InRegister) and place.name not in self.program.slots else place

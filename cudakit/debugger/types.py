@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _HALVES: dict[str, Any] = {"__half": np.float16, "__nv_bfloat16": ml_dtypes.bfloat16}
 _SMALL: dict[str, Any] = {"__nv_fp8_e4m3": ml_dtypes.float8_e4m3fn, "__nv_fp8_e5m2": ml_dtypes.float8_e5m2}
 _PAIRS: dict[str, Any] = {"__half2": np.float16, "__nv_bfloat162": ml_dtypes.bfloat16}
-#: What a byte lacks that has no defined content: it was never written, or it was computed from such memory.
+#: The marks of bytes without defined content: never written, or computed from such memory. Other bytes have 0.
 UNWRITTEN, UNDEFINED = 1, 2
 # the most elements of an array in text, as in gdb
 MOST_SHOWN = 200
@@ -303,8 +303,8 @@ def show(
     depth: int = 0,
     unset: Array | None = None,
 ) -> str:
-    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}. `unset` is what each byte lacks: a
-    number is not shown if all its bytes lack something."""
+    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}. `unset` is the mark of each
+    byte: a number whose bytes all have one is not shown."""
     plain = kind.plain
     rows = data[None, :]
     number = numbers(kind, rows) if len(data) >= max(kind.size, 1) else None

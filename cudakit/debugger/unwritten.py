@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def of(value: Value, view: View) -> Array | None:
-    """What each byte of a value lacks, (threads, size), 0 for a defined one; None if all are defined."""
+    """The marks of a value's bytes, (threads, size); None if all are defined."""
     if value.addresses is not None:
         found = in_memory(view, value.addresses, value.type.size)
         return found if found.any() else None
@@ -52,14 +52,14 @@ def in_memory(view: View, addresses: Array, size: int) -> Array:
 
 
 def in_shared(batch: Batch, blocks: Array, offsets: Array, size: int) -> Array:
-    """What the bytes of shared memory lack, at an offset in each of some blocks: (blocks, size)."""
+    """The marks of bytes of shared memory, at an offset in each of some blocks: (blocks, size)."""
     guard: Any = batch.guard
     if guard is None or not guard.init or guard.shared is None or batch.shared is None:
         return np.zeros((len(blocks), size), np.uint8)
     table = guard.shared
     places = offsets[:, None] + np.arange(size)
     written = table.writes.first[blocks[:, None] * table.granules + (places >> table.shift)] != 0
-    return _kinds(guard, batch.shared, written, blocks[:, None] * batch.shared.stride + places)
+    return _marks(guard, batch.shared, written, blocks[:, None] * batch.shared.stride + places)
 
 
 def _in_local(batch: Batch, lanes: Array, offsets: Array, size: int) -> Array:
@@ -67,11 +67,11 @@ def _in_local(batch: Batch, lanes: Array, offsets: Array, size: int) -> Array:
     if guard is None or guard.local is None or batch.local is None:
         return np.zeros((len(lanes), size), np.uint8)
     places = lanes[:, None] * batch.local.stride + offsets[:, None] + np.arange(size)
-    return _kinds(guard, batch.local, guard.local.written[places] != 0, places)
+    return _marks(guard, batch.local, guard.local.written[places] != 0, places)
 
 
-def _kinds(guard: Any, store: Any, written: Array, places: Array) -> Array:
-    """What bytes of shared or local memory lack. written: whether they were written; places: theirs in the store."""
+def _marks(guard: Any, store: Any, written: Array, places: Array) -> Array:
+    """The marks of bytes of shared or local memory. written: whether they were written; places: theirs in the store."""
     values = guard.values.stores.get(store)
     found = np.where(written, 0, UNWRITTEN).astype(np.uint8)
     if values is not None:
@@ -80,7 +80,7 @@ def _kinds(guard: Any, store: Any, written: Array, places: Array) -> Array:
 
 
 def in_global(batch: Batch, address: int, size: int) -> Array:
-    """What bytes of global memory lack: it is never written if it was not before the launch, and not by it."""
+    """The marks of bytes of global memory, which may have been written before the launch or by it."""
     guard: Any = batch.guard
     nothing = np.zeros(size, np.uint8)
     try:

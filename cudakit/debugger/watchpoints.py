@@ -26,7 +26,7 @@ from cudakit.sim.values.lanewise import width
 
 @dataclass(frozen=True)
 class Content:
-    """The bytes of a value, and what each of them lacks (b"" if all are defined). Memory that was never written has
+    """The bytes of a value, and their marks (b"" if all are defined). Memory that was never written has
     bytes too, which a store may repeat."""
 
     data: bytes
@@ -36,10 +36,10 @@ class Content:
 def content(value: Value, view: View) -> Content:
     """The content of the first thread's value."""
     unset = unwritten.of(value, view)
-    return Content(bytes(bytes_of(value, view)[0]), b"" if unset is None else _lacking(unset[0]))
+    return Content(bytes(bytes_of(value, view)[0]), b"" if unset is None else _marks(unset[0]))
 
 
-def _lacking(unset: Array) -> bytes:
+def _marks(unset: Array) -> bytes:
     return unset.tobytes() if unset.any() else b""
 
 
@@ -111,10 +111,10 @@ class MemoryWatch(Watchpoint):
         if self.member is not None and self.member.bits:
             whole = Member("", self.type, 0, self.member.bits, self.member.bit_offset)
             data = bytes(member_bytes(whole, np.frombuffer(data, np.uint8)))
-        return Content(data, _lacking(unset))
+        return Content(data, _marks(unset))
 
     def _bytes(self, f: Fragment) -> tuple[bytes, Array]:
-        """The bytes in memory, and what each of them lacks."""
+        """The bytes in memory, and their marks."""
         size = len(self.old.data)
         if self.home is not None:
             batch, block = self.home

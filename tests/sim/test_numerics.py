@@ -272,6 +272,122 @@ def test_a_value_is_followed_through_tiles_of_wmma(device: cudakit.Device, store
     assert "x[0] / x[1]" in str(caught.value.report.text)
 
 
+# an index that wraps to 0, on its way to an address
+WRAPS = [
+    "int v = t < 32 ? 0 : 4; for (int k = 0; k < 3; ++k) v = v ? v : product(z, w, h); y[v] = 1.0f;",
+    "put(y, z * w * h);",
+    "int v; by_reference(v, z, w, h); y[v] = 1.0f;",
+    "*pointer(y, z, w, h) = 1.0f;",
+    "int v = t % 32 == 0 ? z * w * h : 0; v = __shfl_sync(~0u, v, 0); y[v] = 1.0f;",
+    "unsigned long long p = (unsigned long long)(y + z * w * h); *(float*)__shfl_sync(~0u, p, 3) = 1.0f;",
+    "__shared__ int s; if (t == 0) s = z * w * h; __syncthreads(); y[s] = 1.0f;",
+    "__shared__ float* s[64]; s[t] = y + z * w * h; __syncthreads(); *s[63 - t] = 1.0f;",
+    "int a[4]; for (int k = 0; k < 4; ++k) a[(k + w) & 3] = z * w * h; y[a[h & 3]] = 1.0f;",
+    """int v = 1 << 27; for (int k = 1; k < 32; k *= 2) { int u = __shfl_up_sync(~0u, v, k); v += t % 32 >= k ? u : 0; }
+       if (t == 31) y[v] = 1.0f;""",
+    """__shared__ int s[64]; s[t] = 1 << 27;
+       for (int k = 1; k < 32; k *= 2) {
+           __syncthreads(); int u = t >= k ? s[t - k] : 0; __syncthreads(); s[t] += u;
+       }
+       if (t == 31) y[s[t]] = 1.0f;""",
+]
+
+
+@pytest.mark.parametrize("options", [(), ("-G",)], ids=["optimized", "for a debugger"])
+@pytest.mark.parametrize("body", WRAPS)
+def test_an_index_is_followed_until_it_is_used(device: cudakit.Device, body: str, options: tuple[str, ...]) -> None:
+    source = f"""__device__ __noinline__ int product(int z, int w, int h) {{ return z * w * h; }}
+        __device__ __noinline__ void put(float* y, int index) {{ y[index] = 1.0f; }}
+        __device__ __noinline__ void by_reference(int& index, int z, int w, int h) {{ index = z * w * h; }}
+        __device__ __noinline__ float* pointer(float* y, int z, int w, int h) {{ return y + z * w * h; }}
+        extern "C" __global__ void k(float* y, int z, int w, int h) {{ const int t = threadIdx.x; {body} }}"""
+    kernel, args = device.compile(source=source, options=options)["k"], (device.zeros(64), 2048, 2048, 1024)
+    with pytest.raises(DeviceFault, match="does not fit 32 bits and becomes 0"), trap("overflow", device=device):
+        kernel.launch(device.default_stream, grid=1, block=64, args=args)
+
+
+@pytest.mark.parametrize("options", [(), ("-G",)], ids=["optimized", "for a debugger"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "const unsigned h = hashed(t); y[t] = x[h % n] + x[h & 63] + x[h >> 26] + x[__umulhi(h, n)];",
+        "const unsigned h = hashed(t); y[t] = x[(unsigned)((unsigned long long)h * n >> 32)];",
+        "unsigned s = t; for (int k = 0; k < 5; ++k) next(s); y[t] = x[s % n] + x[modulo(s, n)];",
+        "__shared__ unsigned s[64]; s[t] = t * 2654435761u; __syncthreads(); y[t] = x[s[63 - t] % n] + x[s[t] >> 26];",
+        "unsigned h = t * 2654435761u; h = __shfl_xor_sync(~0u, h, 3) * 31u; y[t] = x[h % n] + x[h >> 26];",
+        "unsigned a[4]; for (int k = 0; k < 4; ++k) a[(k + t) & 3] = t * 2654435761u + k; y[t] = x[a[t & 3] % n];",
+        "__shared__ int s[64]; s[t] = t * 99999999; __syncthreads(); s[t] = t; __syncthreads(); y[t] = x[s[63 - t]];",
+        """__shared__ unsigned head; if (t == 0) head = 0x7ffffff0u; __syncthreads();
+           for (int k = 0; k < 40; ++k) { if (t == 0) head += 1; __syncthreads(); }
+           y[t] = x[head & 63] + x[head % n];""",
+        # an index that wrapped to 0, and the index 0 in the same place
+        """__shared__ int s[64]; s[t] = (n << 31) * 2; __syncthreads(); y[t] = s[t]; __syncthreads();
+           s[t] = 0; __syncthreads(); y[s[63 - t]] = 1.0f;""",
+        "y[t] = chosen(n << 30, 1) * 0.0f; y[chosen(n << 30, 0) + t] = 1.0f;",
+        """__shared__ int s; if (t == 0) s = (n << 31) * 2; __syncthreads(); y[t] = s; __syncthreads();
+           if (t == 0) atomicExch(&s, 0); __syncthreads(); y[s] = 1.0f;""",
+        "__shared__ unsigned s[64]; s[t] = 3000000000u + t; __syncthreads(); y[t] = (x - 3000000000ull)[s[t]];",
+        "const float* p = x + t; p = (const float*)__shfl_sync(~0u, (unsigned long long)p, 5); y[t] = *p;",
+    ],
+)
+def test_correct_indices_in_memory_and_functions_have_no_trap(
+    device: cudakit.Device, body: str, options: tuple[str, ...]
+) -> None:
+    source = f"""__device__ __noinline__ unsigned hashed(unsigned h) {{ return (h + 1) * 2654435761u; }}
+        __device__ __noinline__ void next(unsigned& s) {{ s = s * 1664525u + 1013904223u; }}
+        __device__ __noinline__ int modulo(int a, int n) {{ int r = a % n; if (r < 0) r += n; return r; }}
+        __device__ __noinline__ int chosen(int a, int b) {{ if (b) return a * 4; return 0; }}
+        extern "C" __global__ void k(const float* x, float* y, int n) {{ const int t = threadIdx.x; {body} }}"""
+    kernel = device.compile(source=source, options=options)["k"]
+    with trap(*USUAL, device=device):
+        kernel.launch(device.default_stream, grid=1, block=64, args=(device.zeros(64), device.zeros(64), 61))
+
+
+SUMS = """#include <cuda_fp16.h>
+    extern "C" __global__ void k(const float* x, float* y) {
+        __shared__ float s;
+        const int t = threadIdx.x;
+        if (t == 0) s = 0.0f;
+        __syncthreads();
+        BODY
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "detail"),
+    [
+        ("atomicAdd(y + t % 2, x[t]);", "overflow", "0.0 + 3e+37 + 3e+37 + 3e+37 + ... (32 atomics) = inf"),
+        ("atomicAdd((half*)y + t / 2, __float2half(t < 2 ? 4e4f : x[t] * 1e-37f));", "inf", "0 + 40000 + 40000 = inf"),
+        ("atomicAdd((half2*)y, __floats2half2_rn(1.0f, 3e4f));", "overflow", "... (64 atomics) = inf"),
+        ("atomicAdd(&s, x[t]); __syncthreads(); y[t] = s;", "overflow", "(64 atomics) = inf; the value is stored"),
+        ("const float v = atomicAdd(&s, x[t]); y[t] = v;", "inf", "(64 atomics) = inf; the value is stored"),
+        ("atomicAdd(&s, x[t]); __syncthreads(); y[t] = atomicExch(&s, 0.0f);", "overflow", "(64 atomics) = inf"),
+        ("atomicAdd(y, __int_as_float(t & 1 ? 0x7f800000 : 0xff800000));", "nan", "0.0 + (-inf) + inf + (-inf) + ..."),
+    ],
+)
+def test_a_sum_of_atomics(device: cudakit.Device, body: str, kind: str, detail: str) -> None:
+    x = device.array(np.full(64, 3e37, np.float32))
+    with pytest.raises(DeviceFault) as caught, trap(kind, device=device):
+        run(device, SUMS.replace("BODY", body), x, device.zeros(64))
+    assert caught.value.report.kind == {"nan": "NaN made", "inf": "infinity made"}.get(kind, kind)
+    assert detail in caught.value.report.detail
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "atomicAdd(&s, x[t]); __syncthreads(); y[t] = isinf(s) ? 0.0f : s;",
+        "atomicAdd(&s, x[t]); __syncthreads(); y[t] = 1.0f / (1.0f + s);",
+        "atomicAdd(&s, x[t]); __syncthreads(); atomicExch(&s, 0.0f); __syncthreads(); y[t] = s;",
+        "atomicAdd(&s, x[t]); __syncthreads(); s = 0.0f; __syncthreads(); y[t] = atomicAdd(&s, 1.0f);",
+        "atomicAdd(y, x[t] * 0.01f); atomicMax((int*)y + 1, __float_as_int(x[t]));",
+    ],
+)
+def test_correct_sums_of_atomics_have_no_trap(device: cudakit.Device, body: str) -> None:
+    with trap(*USUAL, device=device):
+        run(device, SUMS.replace("BODY", body), device.array(np.full(64, 3e37, np.float32)), device.zeros(64))
+
+
 def shadowed(device: cudakit.Device, body: str, x: np.ndarray, y: np.ndarray) -> tuple[AccuracyReport, np.ndarray]:
     source = f"""#include <cuda_fp16.h>
         #include <cuda_bf16.h>
@@ -366,6 +482,88 @@ def test_results_do_not_change_and_the_report_is_data(device: cudakit.Device) ->
     assert data["lines"][0]["operations"] == accuracy.lines[0].operations > 64 * 9
     assert accuracy.worst(1) == accuracy.lines[:1]
     assert "typical" in str(accuracy)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # sums that no longer change from 256 and 2048 on, in less than a quarter of their additions
+        "__nv_bfloat16 s = 0.0f; for (int k = 0; k < 320; ++k) s = __hadd(s, __nv_bfloat16(1)); y[t] = float(s);",
+        "__half s = 0.0f; for (int k = 0; k < 2400; ++k) s = __hadd(s, __half(1)); y[t] = float(s);",
+        "const float v = x[t] < 9.0f ? 1.0f : 0.0f; float s = 0.0f; for (int k = 0; k < 5396; ++k)"
+        " s += k < 4096 ? 4096.0f * v : v; y[t] = s;",
+        # a 0 because of an infinite sum, norm or divisor
+        "float s = 0.0f; for (int k = 0; k < 64; ++k) s += expf(x[k] + 86.0f); y[t] = expf(x[t] + 86.0f) / s;",
+        "__half s = 0.0f; for (int k = 0; k < 64; ++k) s = __hadd(s, __half(2000)); y[t] = float(__half(2000) / s);",
+        "float s = 0.0f; for (int k = 0; k < 64; ++k) s += x[k] * 1e38f * x[k]; y[t] = x[t] * 1e19f * rsqrtf(s);",
+        "__shared__ float s[64]; s[t] = x[t] * 1e19f * (x[t] * 1e19f); __syncthreads(); y[t] = 1e38f / s[63 - t];",
+        # in one of 64 lanes
+        "const float v = t == 9 ? 1e20f : 1.0f, s = x[t] * v * v; y[t] = v / s * v;",
+        # the rounding of integers
+        "const float now = 1700000000000000000ll + t * 1000000ll, start = 1700000000000000000ll; y[t] = now - start;",
+        "const unsigned n = 4000000000u + t; const float a = n, b = 4000000000u; y[t] = a - b;",
+        "const __half a = __int2half_rn(4096 + t); y[t] = float(a) - 4096.0f;",
+    ],
+)
+def test_stagnation_overflow_and_converted_integers_are_losses(device: cudakit.Device, body: str) -> None:
+    accuracy, got = shadowed(device, body, X, np.zeros(64, np.float32))
+    assert np.isfinite(got).all()
+    assert [line.place.line for line in accuracy.losses] == [5], str(accuracy)
+    assert accuracy.losses[0].bits_lost >= 4
+
+
+def test_an_overflow_or_underflow_is_reported_where_it_is_made(device: cudakit.Device) -> None:
+    body = """float s = 0.0f;
+            for (int k = 0; k < 64; ++k)
+                s += x[k] * 3e37f;
+            const float half = s * 0.5f;
+            y[t] = x[t] * 1e37f / half;"""
+    accuracy, _ = shadowed(device, body, X, np.zeros(64, np.float32))
+    (line,) = accuracy.losses
+    assert (line.place.line, line.result, line.unit) == (7, "inf", -24), str(accuracy)
+    assert float(line.exact) > 3.4e38
+    body = """const float v = x[t] * 1e-22f;
+            const float s = v * v;
+            y[t] = v * rsqrtf(s);"""
+    accuracy, _ = shadowed(device, body, X, np.zeros(64, np.float32))
+    assert [line.place.line for line in accuracy.losses] == [6], str(accuracy)
+    assert accuracy.losses[0].bits_lost > 10
+    source = """extern "C" __global__ void k(float* x) { atomicAdd(x, 3e37f); }
+        extern "C" __global__ void second(float* x) { x[0] = 1e38f / x[0]; }"""
+    module, x = device.compile(source=source), device.zeros(1)
+    with float64_shadow(device) as accuracy:
+        for name in ("k", "second"):
+            module[name].launch(device.default_stream, grid=1, block=64 if name == "k" else 1, args=(x,))
+    assert [line.kernel for line in accuracy.losses] == ["k"], str(accuracy)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y[t] = 1.0f / (1.0f + expf(100.0f + x[t])) + 1.0f / (1.0f + __expf(90.0f * x[t]));",
+        "const float v = t * 6.0f - 192.0f; y[t] = v / (1.0f + __expf(-v));",
+        "const float v = t * 3.0f + 1.0f; y[t] = v * v * v / (__expf(v) - 1.0f);",
+        "const float v = t * 3.0f + 1.0f; y[t] = 1.0f - 2.0f / (__expf(2.0f * v) + 1.0f);",
+        "const __half v = t * 0.5f - 16.0f; y[t] = float(v / (__half(1) + hexp(-v)));",
+        "y[t] = fminf(__expf(90.0f * x[t]), 1e4f) + (isinf(__expf(90.0f * x[t])) ? 1.0f : 2.0f);",
+        "y[t] = __expf(90.0f * x[t]);",  # stored infinities are for the traps
+        """const float inf = __int_as_float(0x7f800000); float m = -inf, s = 0.0f; for (int k = 0; k < 64; ++k) {
+            const float v = (k + t) % 3 ? x[k] : -inf, n = fmaxf(m, v), b = n == -inf ? 0.0f : n;
+            s = s * __expf(m - b) + __expf(v - b); m = n; }
+            y[t] = m + logf(s);""",
+        "float s = 0.0f; for (int k = 0; k < 64; ++k) s += __expf((k % 3 ? x[k] : -3.4028235e38f) - x[t]); y[t] = s;",
+        "float best = __int_as_float(0x7f800000); for (int k = 0; k < 64; ++k) { const float d = (x[k] - x[t]) * 1e30f;"
+        " if (k != t) best = fminf(best, d * d); } y[t] = 1.0f / best;",
+        # the parts of an integer, and integers that floats hold exactly
+        "const long long n = 170000000000000ll + t * 1000ll; const float a = n, b = n - (long long)a;"
+        " const float c = 170000000000000ll, d = 170000000000000ll - (long long)c; y[t] = (a - c) + (b - d);",
+        "const float a = t * 100003, b = 100003; y[t] = a - b + (float)(short)(t * 77) + sqrtf(t * 123456789u);",
+    ],
+)
+def test_harmless_infinities_and_integers_are_no_losses(device: cudakit.Device, body: str) -> None:
+    accuracy, _ = shadowed(device, body, X, np.zeros(64, np.float32))
+    assert accuracy.lines
+    assert not accuracy.losses, str(accuracy)
 
 
 def test_kernels_compiled_for_a_debugger(device: cudakit.Device) -> None:

@@ -3,7 +3,8 @@
 Each 32-bit register from which an address is computed carries its exact value, so that sums whose intermediate results
 overflow, but that are correct in the end, are not reported. A value is exact again after and, shr, div and rem: hash
 functions overflow on purpose. But a remainder that is negative by an overflow is not an index. The check is at the
-instruction that widens the index to 64 bits.
+instruction that widens the index to 64 bits. Values are followed through registers, calls, shuffles, and shared and
+local memory (index_moves.py).
 """
 
 from __future__ import annotations
@@ -18,12 +19,21 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.probes import InstructionHook
 from cudakit.sim.lockstep.program import Program, reads_of, writes_of
 from cudakit.sim.lockstep.report import KernelReport
-from cudakit.sim.probing.made import Trace
+from cudakit.sim.probing.index_moves import (
+    NONE,
+    NOTHING,
+    Followed,
+    HalvesHook,
+    IndexAccessHook,
+    IndexShuffleHook,
+    Known,
+    joined,
+)
+from cudakit.sim.probing.index_slice import address_slices
 from cudakit.sim.probing.operands import any_of, expression, writers
-from cudakit.sim.probing.places import AddressReader
-from cudakit.sim.probing.registers import CallHook, Hook, LaneValues, States, key_of
-from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Operand, Register, Vector
-from cudakit.sim.ptx.opcodes import row_of, spaces_of
+from cudakit.sim.probing.registers import CallHook, Hook
+from cudakit.sim.ptx.ir import Immediate, Instruction, Operand, Register, Vector
+from cudakit.sim.ptx.opcodes import row_of
 
 KIND = "index overflow"
 _WIDTHS = frozenset(("s32", "u32", "b32"))
@@ -37,7 +47,6 @@ _DIVIDES = frozenset(("shr", "and", "div", "rem", "bfe"))
 # the registers that are searched for a dividend
 _FAR = 64
 _LOW, _MIDDLE, _HIGH = -(1 << 31), 1 << 31, 1 << 32
-_NONE = np.iinfo(np.int64).min
 
 
 class IndexTraps:
@@ -45,14 +54,13 @@ class IndexTraps:
     number."""
 
     def __init__(self) -> None:
-        self.trace = Trace(())
-        self.exact: States[LaneValues] = States(lambda batch: LaneValues(batch.geometry.lanes, np.int64, _NONE))
+        self.followed = Followed()
         # by program: the names of the registers of addresses, and of those from which they are computed
         self._slices: dict[str, frozenset[str]] = {}
 
     def begin(self, function: Any, run: Any) -> bool:
-        self.trace.begin(run)
-        self._slices = {program.name: _address_slice(program) for program in function.reachable}
+        self.followed.trace.begin(run)
+        self._slices = address_slices(function.reachable)
         return True
 
     def keeps(self, program: Program) -> Iterable[int]:
@@ -61,42 +69,23 @@ class IndexTraps:
     def hook(self, program: Program, instruction: Instruction) -> InstructionHook | None:
         opcode, used = instruction.opcode, self._slices[program.name]
         if opcode in ("call", "ret"):
-            return CallHook(program, instruction, lambda f: [self.trace.states.of(f).registers, self.exact.of(f)])
-        memory = row_of(instruction).memory
-        if memory is not None:
-            spaces = spaces_of(instruction)
-            if not spaces or "global" in spaces:
-                return _AddressHook(self, program, instruction)
-        written = writes_of(instruction)
-        if not written or used.isdisjoint(o.name for o in written):
+            return CallHook(program, instruction, self.followed.tables)
+        written = not used.isdisjoint(o.name for o in writes_of(instruction))
+        if row_of(instruction).memory is not None:
+            hook = IndexAccessHook(self.followed, program, instruction, used)
+            return hook if written or hook.useful else None
+        if not written:
             return None
-        return _IndexHook(self, program, instruction)
+        if opcode == "shfl":
+            return IndexShuffleHook(self.followed, program, instruction)
+        if HalvesHook.handles(instruction):
+            return HalvesHook(self.followed, program, instruction)
+        return _IndexHook(self.followed, program, instruction)
 
     def fault(self, f: Any, position: int, instruction: Instruction | None, report: KernelReport) -> None: ...
 
     def end(self, run: Any) -> None:
-        self.trace.end(run)
-        self.exact.end(run)
-
-
-def _address_slice(program: Program) -> frozenset[str]:
-    """The registers from which the addresses of global memory are computed."""
-    pending: list[str] = []
-    for instruction in program.function.instructions:
-        memory = row_of(instruction).memory
-        if memory is not None and (not spaces_of(instruction) or "global" in spaces_of(instruction)):
-            bases = [o.base for o in instruction.operands if isinstance(o, Address)]
-            pending += [base.name for base in bases if isinstance(base, Register)]
-    found: set[str] = set()
-    while pending:
-        name = pending.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for maker in writers(program).get(name, ()):
-            if row_of(maker).memory is None:
-                pending += [o.name for o in reads_of(maker) if isinstance(o, Register)]
-    return frozenset(found)
+        self.followed.end(run)
 
 
 def _dividend(program: Program, instruction: Instruction) -> int | None:
@@ -131,39 +120,12 @@ def _divides(program: Program, taken: Register, number: Register) -> bool:
     return False
 
 
-class _AddressHook(Hook):
-    """An access of global memory reports an address that was computed from an index that overflowed."""
-
-    def __init__(self, traps: IndexTraps, program: Program, instruction: Instruction) -> None:
-        super().__init__(program, instruction)
-        self.traps = traps
-        addresses = [o for o in instruction.operands if isinstance(o, Address)]
-        self.slots = [AddressReader(program, instruction, o).slot for o in addresses]
-        self.written = [program.slots[o.name] for o in writes_of(instruction)]
-
-    def __call__(self, f: Fragment, r: Any) -> None:
-        super().__call__(f, r)
-        for slot in self.slots:
-            codes = None if slot is None else self.traps.trace.codes(f, slot)
-            if codes is None:
-                continue
-            used = codes if self.held is None else np.where(self.held, codes, np.int32(0))
-            if used.any():
-                does = "is used in an address of global memory"
-                self.traps.trace.events(f).fail(f, self.instruction, used, does)
-
-    def after(self, f: Fragment) -> None:
-        for slot in self.written:
-            self.traps.trace.put(f, slot, None, self.held)
-            self.traps.exact.of(f).write(f, key_of(f, slot), None, self.held)
-
-
 class _IndexHook(Hook):
     """An instruction that computes an index or an address."""
 
-    def __init__(self, traps: IndexTraps, program: Program, instruction: Instruction) -> None:
+    def __init__(self, followed: Followed, program: Program, instruction: Instruction) -> None:
         super().__init__(program, instruction)
-        self.traps = traps
+        self.followed = followed
         opcode, modifiers = instruction.opcode, instruction.modifiers
         self.written = [program.slots[o.name] for o in writes_of(instruction)]
         self.sources = [o for o in instruction.operands[1:] if not isinstance(o, Vector)]
@@ -181,46 +143,61 @@ class _IndexHook(Hook):
         elif opcode in ("mul", "mad") and "wide" in modifiers and kind in ("s32", "u32"):
             self.wide, self.signed = 2, kind == "s32"
         self.passes |= self.wide > 0
+        self.makes = self.exact and self.dividend is None and opcode in _MAKES
+        self.idle = True
         self.old: list[Any] = []
         self.values: list[Array | None] = []
         self.codes: list[Array | None] = []
 
     def __call__(self, f: Fragment, r: Any) -> None:
         super().__call__(f, r)
-        if not (self.exact or self.passes):
+        self.idle = not (self.makes or ((self.exact or self.passes) and self.followed.any_register(f)))
+        if self.idle:
             return
-        values, codes = self.traps.exact.of(f), self.traps.trace.states.of(f).registers
         self.old = [_operand(o, s, r) for o, s in zip(self.sources, self.slots, strict=True)]
-        self.values = [None if s is None else values.read(f, key_of(f, s)) for s in self.slots]
-        self.codes = [None if s is None else codes.read(f, key_of(f, s)) for s in self.slots]
+        known = [NOTHING if s is None else self.followed.read(f, s) for s in self.slots]
+        self.values, self.codes = [k.exact for k in known], [k.codes for k in known]
 
     def after(self, f: Fragment) -> None:
-        exact: Array | None = None
-        codes: Array | None = None
-        if self.exact:
-            exact, codes = self._computed(f)
-        elif self.wide:
-            codes = self._widened(f)
-        elif self.passes:
-            codes = self._passed()
+        known = NOTHING if self.idle else self._known(f)
         for slot in self.written:
-            self.traps.trace.put(f, slot, codes, self.held)
-            self.traps.exact.of(f).write(f, key_of(f, slot), exact, self.held)
+            self.followed.write(f, slot, known, self.held)
+
+    def _known(self, f: Fragment) -> Known:
+        if self.exact:
+            return Known(*self._computed(f))
+        if self.wide:
+            return Known(None, self._widened(f))
+        return Known(None, self._passed()) if self.passes else NOTHING
 
     def _passed(self) -> Array | None:
-        if self.instruction.opcode == "selp":
-            yes, no = (np.int32(0) if c is None else c for c in self.codes[:2])
-            found: Array = np.where(self.old[2], yes, no)
-            return found if found.ndim else None
+        opcode = self.instruction.opcode
+        if opcode == "selp":
+            return self._chosen()
         known = [c for c in self.codes if c is not None]
+        if len(self.codes) == 2 and len(known) == 2 and opcode in ("or", "add"):
+            return np.maximum(np.maximum.reduce(known), joined(*known))
         return None if not known else np.maximum.reduce(known)
+
+    def _chosen(self) -> Array | None:
+        """The codes of the operand that a selection chooses."""
+        yes, no = (np.int32(0) if c is None else c for c in self.codes[:2])
+        found: Array = np.where(self.old[2], yes, no)
+        return found if found.ndim else None
+
+    def _half(self) -> Array | None:
+        """The codes of halves of addresses, which moves and selections pass on."""
+        moved = self.codes[0] if self.instruction.opcode == "mov" else None
+        if self.instruction.opcode == "selp":
+            moved = self._chosen()
+        return None if moved is None or not (moved < 0).any() else np.minimum(moved, 0)
 
     def _numbers(self) -> list[Any]:
         """The operands as exact numbers."""
         numbers = []
         for bits, value in zip(self.old, self.values, strict=True):
             plain = np.asarray(bits).astype(np.uint32).view(np.int32).astype(np.int64)
-            numbers.append(plain if value is None else np.where(value == _NONE, plain, value))
+            numbers.append(plain if value is None else np.where(value == NONE, plain, value))
         return numbers
 
     def _computed(self, f: Fragment) -> tuple[Array | None, Array | None]:
@@ -256,19 +233,22 @@ class _IndexHook(Hook):
             exact = np.where(first, numbers[0], np.where(self.old[1] == bits, numbers[1], signed))
         exact = np.broadcast_to(exact, (f.lanes.count,))
         off = exact != signed
+        half = self._half()
         if not off.any():
-            return None, None
+            return None, half
         # a number from 2**31 to 2**32 is an overflow only if it is used as a signed one
         over, unsigned = (exact < _LOW) | (exact >= _MIDDLE), (exact < _LOW) | (exact >= _HIGH)
-        known = [np.where(over, c, np.int32(0)) for c in self.codes[:3] if c is not None]
+        known = [np.where(over, np.maximum(c, 0), np.int32(0)) for c in self.codes[:3] if c is not None]
         codes = np.maximum.reduce(known) if known else np.zeros(f.lanes.count, np.int32)
         before = any_of((n < _LOW) | (n >= _HIGH) for n in numbers)
         made = over & ((codes == 0) | (unsigned & ~before))
         if self.held is not None:
             made = made & self.held
-        if made.any() and opcode in _MAKES:
+        if made.any() and self.makes:
             codes = self._note(f, made, numbers, exact, signed, codes)
-        return np.where(off, exact, _NONE), codes
+        if half is not None:
+            codes = np.where(half < 0, half, codes)
+        return np.where(off, exact, NONE), codes
 
     @staticmethod
     def _remainder(signed: Array, dividend: Array, codes: Array | None) -> tuple[Array | None, Array | None]:
@@ -276,7 +256,7 @@ class _IndexHook(Hook):
         wrong = (signed < 0) & (dividend >= _MIDDLE)
         if codes is None or not wrong.any():
             return None, None
-        return np.where(wrong, np.abs(signed), _NONE), np.where(wrong, codes, np.int32(0))
+        return np.where(wrong, np.abs(signed), NONE), np.where(wrong, codes, np.int32(0))
 
     def _note(self, f: Fragment, made: Array, numbers: list[Any], exact: Array, got: Array, codes: Array) -> Array:
         lanes = np.flatnonzero(made)
@@ -288,7 +268,7 @@ class _IndexHook(Hook):
             fits = "int" if _LOW <= right[place] < _HIGH else "32 bits"
             return f"{operation} = {right[place]} does not fit {fits} and becomes {wrong[place]}"
 
-        code = self.traps.trace.note(f, self.instruction, KIND, made, text, False)
+        code = self.followed.trace.note(f, self.instruction, KIND, made, text, False)
         return np.where(made, np.int32(code), codes)
 
     def _widened(self, f: Fragment) -> Array | None:
@@ -300,11 +280,13 @@ class _IndexHook(Hook):
                 if codes is not None:
                     found = np.maximum(found, codes)
                 continue
+            if codes is not None and self.instruction.opcode == "cvt":
+                found = np.minimum(codes, 0)
             if value is None:
                 continue
             plain = np.asarray(bits).astype(np.uint32)
             used = plain.view(np.int32).astype(np.int64) if self.signed else plain.astype(np.int64)
-            wrong = (value != _NONE) & (value != used)
+            wrong = (value != NONE) & (value != used)
             if not self.signed:
                 # a negative number is an unsigned one of 2**31 or more, of which the sign is not known
                 wrong &= (value < _LOW) | (value >= 0)

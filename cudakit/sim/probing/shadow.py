@@ -1,7 +1,7 @@
 """Runs a kernel next to a shadow of itself in float64: each float carries the value that it would have unrounded.
 
 Branches, roundings to integers and selections follow the kernel's own values. A shadow restarts from the kernel's
-value at integers and at instructions that are not followed, such as matrix products: ``Shadows.restarts``.
+value at instructions that are not followed, such as matrix products: ``Shadows.restarts``.
 """
 
 from __future__ import annotations

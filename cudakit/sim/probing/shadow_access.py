@@ -9,12 +9,12 @@ import numpy as np
 from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.program import Program, writes_of
-from cudakit.sim.probing.losses import LineAccuracy
+from cudakit.sim.probing.losses import OVERFLOWED, Worst, relative_error, threshold
 from cudakit.sim.probing.operands import FORMATS, PARAMETERS, elements_of, float_size, size_of, values_of
 from cudakit.sim.probing.places import AddressReader, Place, memory_of
 from cudakit.sim.probing.registers import Hook, key_of
 from cudakit.sim.probing.shadow_memory import Shadow
-from cudakit.sim.probing.shadow_values import Parts, Shadows, part_of, relative_error, threshold
+from cudakit.sim.probing.shadow_values import Parts, Shadows, merged, part_of
 from cudakit.sim.ptx.ir import Address, Immediate, Instruction, Register, Symbol
 from cudakit.sim.ptx.opcodes import spaces_of
 from cudakit.sim.values.lanewise import constant, storage
@@ -168,6 +168,15 @@ class _Addition(NamedTuple):
     lanes: Array
 
 
+def _of_addends(codes: Array, inverse: Array, count: int) -> Array:
+    """The codes of the addends of each of some elements: one for each."""
+    found = np.zeros(count, np.int32)
+    order = np.argsort(codes, kind="stable")  # the last is kept: that of an infinity, if there is one
+    order = order[codes[order] != 0]
+    found[inverse[order]] = codes[order]
+    return found
+
+
 class AtomicHook(Hook):
     """atom.add and red.add of floats: the shadows of the addends are added to that in memory."""
 
@@ -207,7 +216,7 @@ class AtomicHook(Hook):
             np.add.at(total, inverse, exact[place.positions])
             codes = np.zeros(len(unique), np.int32) if known is None else known.codes.copy()
             if shadow is not None:
-                np.maximum.at(codes, inverse, shadow.codes[place.positions])
+                codes = merged(codes, _of_addends(shadow.codes[place.positions], inverse, len(unique)))
             given = exact[place.positions]
             adds, lanes = np.zeros(len(unique), np.bool_), np.zeros(len(unique), np.int64)
             # the last lane is kept: one whose addend is not 0, if there is one
@@ -224,15 +233,25 @@ class AtomicHook(Hook):
             actual = values_of(self.kind, bits)[0]
             errors = relative_error(actual, done.total)
             low, high = threshold(unit, stagnation=True), threshold(unit)
-            absorbs = (actual == done.old) & (done.total != done.old)
+            absorbs = np.isfinite(actual) & (actual == done.old) & (done.total != done.old)
+            infinite = np.isinf(actual)
+            finite = np.where(infinite, 0.0, errors)
             if line is not None:
-                line.count(errors)
+                line.count(finite)
                 line.addends += int(np.count_nonzero(done.adds))
                 line.absorbed += int(np.count_nonzero(absorbs & done.adds))
-                self._note(f, line, done, actual, errors)
+                place = int(np.argmax(finite))
+                if finite[place] > line.error or not line.operation:
+                    line.show(self._worst(f, done, actual, place, max(line.error, float(finite[place]))))
             codes = np.where((errors >= high) | ((done.codes < 0) & (errors >= low)), done.codes, np.int32(0))
-            codes = np.where((errors >= high) & (codes == 0), np.int32(self.code), codes)
+            own = np.where(infinite, np.int32(self.code + OVERFLOWED), np.int32(self.code))
+            codes = np.where((errors >= high) & (codes == 0), own, codes)
             codes = np.where(absorbs & (errors >= low) & (codes == 0), np.int32(-self.code), codes)
+            if line is not None:
+                line.blame(finite[np.abs(codes) == self.code], unit)
+                made = infinite & (codes == self.code + OVERFLOWED)
+                if line.overflow is None and made.any():
+                    line.overflow = self._worst(f, done, actual, int(np.argmax(made)), 1.0)
             self.shadows.memory.store(
                 done.place.home, done.elements * self.width, self.width, bits, Shadow(done.total, codes, unit)
             )
@@ -244,12 +263,9 @@ class AtomicHook(Hook):
             self.shadows.put(f, slot, f.regs[slot].dtype.itemsize, {}, self.held)
         self.pending = []
 
-    def _note(self, f: Fragment, line: LineAccuracy, done: _Addition, actual: Array, errors: Array) -> None:
-        """Keep the worst element of a line."""
-        at = int(np.argmax(errors))
-        if errors[at] > line.error or not line.operation:
-            line.error = max(line.error, float(errors[at]))
-            line.unit = FORMATS[self.kind].unit
-            line.block, line.thread = f.lane_place(int(done.lanes[at]))
-            line.operation = f"atomicAdd to {done.old[at]:.9g}"
-            line.result, line.exact = f"{actual[at]:.9g}", f"{done.total[at]:.9g}"
+    def _worst(self, f: Fragment, done: _Addition, actual: Array, at: int, error: float) -> Worst:
+        """The addition to an element, for reports."""
+        operation = f"atomicAdd to {done.old[at]:.9g}"
+        block, thread = f.lane_place(int(done.lanes[at]))
+        result, exact = f"{actual[at]:.9g}", f"{done.total[at]:.9g}"
+        return Worst(error, FORMATS[self.kind].unit, block, thread, operation, result, exact)

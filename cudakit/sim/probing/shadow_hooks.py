@@ -12,19 +12,21 @@ from cudakit.sim.lockstep.fragment import Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.probes import InstructionHook
 from cudakit.sim.lockstep.program import Program, writes_of
-from cudakit.sim.probing.formulas import formula_of
-from cudakit.sim.probing.losses import LineAccuracy, bits_of_loss
+from cudakit.sim.probing.formulas import formula_of, is_conversion, operand_values
+from cudakit.sim.probing.losses import LEAST, OVERFLOWED, LineAccuracy, Worst, bits_of_loss, relative_error, threshold
 from cudakit.sim.probing.operands import FORMATS, PACKED, expression, float_size, number, reader, values_of
 from cudakit.sim.probing.registers import Hook
 from cudakit.sim.probing.shadow_access import AtomicHook, LoadHook, ParamHook, StoreHook, parameter
 from cudakit.sim.probing.shadow_memory import Shadow
-from cudakit.sim.probing.shadow_values import Parts, Shadows, relative_error, threshold
+from cudakit.sim.probing.shadow_values import Parts, Shadows, merged
 from cudakit.sim.ptx.ir import Instruction, Register, Vector
 from cudakit.sim.values.arithmetic import flatten, operand_types
 from cudakit.sim.values.lanewise import BUILDERS, storage
 
 _BITS = frozenset(("and", "or", "xor", "lop3", "add", "sub"))
 _MANTISSA = np.uint32(0x007FFFFF)
+# an operation that loses less than this factor has not made an error that another line began
+_OWN = 4.0
 
 
 def hook_of(shadows: Shadows, program: Program, instruction: Instruction) -> InstructionHook | None:
@@ -188,6 +190,27 @@ class _Operation(NamedTuple):
     given: list[Shadow | None]
 
 
+def _vanishes(actual: Array, shadow: Array, values: list[Array], least: float) -> Array:
+    """The lanes in which an infinite operand does no harm: a quotient is 0 instead of a number below the least normal
+    one of its format."""
+    infinite: Array = reduce(np.logical_or, [np.isinf(v) for v in values])
+    return infinite & (np.abs(actual) < least) & (np.abs(shadow) < least)
+
+
+def _counted(done: _Operation, errors: Array) -> Array:
+    """The errors that count for a line: not those of infinities and subnormal numbers, of which the results of the
+    kernel may be correct."""
+    counted = np.minimum(errors, relative_error(done.actual, done.shadow))
+    return np.where(np.isinf(done.actual), 0.0, counted)
+
+
+def _operand_error(done: _Operation, unit: int) -> Array:
+    """The largest relative error of an operand in each lane, at least the unit roundoff."""
+    errors = [relative_error(v, e, LEAST) for v, e in zip(done.values, done.exact, strict=True)]
+    largest: Array = reduce(np.maximum, errors, np.full(done.actual.shape, 2.0**unit))
+    return largest
+
+
 class _ArithmeticHook(_ShadowHook):
     """An instruction between floats: computes the shadow of its result, and the error."""
 
@@ -202,6 +225,7 @@ class _ArithmeticHook(_ShadowHook):
         self.reads = [reader(program, o, k) for o, k in zip(sources, self.kinds, strict=True)]
         self.slots = [program.slots[o.name] if isinstance(o, Register) else None for o in sources]
         self.formula = formula_of(program, instruction)
+        self.converts = is_conversion(instruction)
         self.packs = instruction.opcode == "cvt" and self.kind in PACKED
         self.sums = instruction.opcode in ("add", "sub", "fma", "mad")
         self.old: list[Any] = []
@@ -221,7 +245,7 @@ class _ArithmeticHook(_ShadowHook):
     def after(self, f: Fragment) -> None:
         parts: Parts = {}
         results = values_of(self.kind, f.regs[f.program.slots[self.register.name]]) if self.register else ()
-        inputs = [values_of(kind, bits) for kind, bits in zip(self.kinds, self.old, strict=True)]
+        inputs = [operand_values(kind, bits) for kind, bits in zip(self.kinds, self.old, strict=True)]
         count = len(inputs)
         for half, result in enumerate(results):
             if self.packs:  # cvt has the high half first
@@ -229,7 +253,7 @@ class _ArithmeticHook(_ShadowHook):
             else:
                 values = [v[half] if len(v) > 1 else v[0] for v in inputs]
                 given = self.given[half * count : (half + 1) * count]
-            if self.width == 8 and not any(given):
+            if (self.width == 8 and not any(given)) or (self.converts and np.all(result == values[0])):
                 continue
             parts[half * 2 if self.width == 2 else 0, self.width] = self._result(f, result, values, given)
         self.put(f, self.register, parts)
@@ -248,14 +272,17 @@ class _ArithmeticHook(_ShadowHook):
             for value, ideal in zip(values, exact, strict=True):
                 shadow = np.where(result == value, ideal, shadow)
         actual = np.broadcast_to(result, shape)
-        usable = np.isfinite(shadow) & np.isfinite(actual)
-        shadow = np.where(usable, shadow, np.nan)
-        errors = relative_error(actual, np.where(usable, shadow, actual))
-        if self.held is not None:
-            errors = np.where(self.held, errors, 0.0)
         unit = max([self.format.unit, *(s.unit for s in given if s is not None)])
         if self.width == 8:
             unit = max(s.unit for s in given if s is not None)
+        # an infinity keeps its finite shadow, so that what is computed from it is known to be wrong
+        usable = np.isfinite(shadow) & ~np.isnan(actual)
+        shadow = np.where(usable, shadow, np.nan)
+        if any(np.isinf(v).any() for v in values):
+            shadow = np.where(_vanishes(actual, shadow, values, self.format.least), actual, shadow)
+        errors = relative_error(actual, np.where(usable, shadow, actual), LEAST)
+        if self.held is not None:
+            errors = np.where(self.held, errors, 0.0)
         codes = self._codes(f, _Operation(actual, shadow, values, exact, given), errors, unit)
         return Shadow(shadow, codes, unit)
 
@@ -263,29 +290,44 @@ class _ArithmeticHook(_ShadowHook):
         """Count the operation for its line; returns the codes of the results."""
         code = self.shadows.code(f, self.instruction)
         line = self.shadows.line(code)
-        line.count(errors if self.held is None else errors[self.held])
+        low, high = threshold(unit, stagnation=True), threshold(unit)
         worst = float(errors.max())
-        inherited = [s.codes for s in done.given if s is not None and s.codes.any()]
+        counted = errors if worst < low else _counted(done, errors)
+        line.count(counted if self.held is None else counted[self.held])
         absorbs: Array | None = None
         if self.sums:
             absorbs = self._absorbed(line, done.actual, done.values)
-        low, high = threshold(unit, stagnation=True), threshold(unit)
         if worst < low:
             line.error = max(line.error, worst) if not line.operation else line.error
             return np.zeros(len(errors), np.int32)
-        codes = np.zeros(len(errors), np.int32)
-        for one in inherited:
-            codes = np.where(codes != 0, codes, one)
+        inherited = [s.codes for s in done.given if s is not None and s.codes.any()]
+        codes = reduce(merged, inherited, np.zeros(len(errors), np.int32))
         codes = np.where((errors >= high) | ((codes < 0) & (errors >= low)), codes, np.int32(0))
-        before = [relative_error(v, e) for v, e in zip(done.values, done.exact, strict=True)]
-        operand_error = np.broadcast_to(reduce(np.maximum, before), errors.shape)
-        lost = errors / np.maximum(operand_error, 2.0**unit)
-        fresh = (errors >= high) & ((codes == 0) | (lost >= 2.0 ** bits_of_loss(unit)))
-        codes = np.where(fresh, np.int32(code), codes)
+        operand_error = _operand_error(done, unit)
+        lost = errors / operand_error
+        # a sum that has dropped an addend is not to blame for what other lines lose later
+        other = (codes < 0) & (codes != -code) & (lost >= _OWN)
+        fresh = (errors >= high) & ((codes == 0) | other | (lost >= 2.0 ** bits_of_loss(unit)))
+        own = np.where(np.isinf(done.actual), np.int32(code + OVERFLOWED), np.int32(code))
+        codes = np.where(fresh, own, codes)
         if absorbs is not None:
             codes = np.where(absorbs & (errors >= low) & (codes == 0), np.int32(-code), codes)
-        self._note(f, line, done, lost, errors, unit)
+        line.blame(counted[np.abs(codes) == code], unit)
+        line.bits_at_once = max(line.bits_at_once, float(np.log2((counted / operand_error).max(initial=1.0))))
+        worst = float(counted.max())
+        if worst >= low and (worst > line.error or not line.operation):
+            line.show(self._worst(f, done, counted, unit))
+        self._note_uncounted(f, line, done, np.where(fresh & (counted < low), errors, 0.0), unit)
         return codes
+
+    def _note_uncounted(self, f: Fragment, line: LineAccuracy, done: _Operation, errors: Array, unit: int) -> None:
+        """Keep the first overflow and the first underflow of a line; the errors of other lanes are 0."""
+        infinite = np.isinf(done.actual)
+        overflows, underflows = np.where(infinite, errors, 0.0), np.where(infinite, 0.0, errors)
+        if line.overflow is None and overflows.any():
+            line.overflow = self._worst(f, done, overflows, unit)
+        if line.underflow is None and underflows.any():
+            line.underflow = self._worst(f, done, underflows, unit)
 
     def _absorbed(self, line: LineAccuracy, actual: Array, values: list[Array]) -> Array:
         """The lanes in which an addend is not 0 and does not change the sum."""
@@ -294,7 +336,7 @@ class _ArithmeticHook(_ShadowHook):
         if len(factors) == 1:
             small = np.abs(addend) < np.abs(accumulator)
             addend, accumulator = np.where(small, addend, accumulator), np.where(small, accumulator, addend)
-        adds = np.broadcast_to(addend != 0, actual.shape)
+        adds = np.isfinite(actual) & (addend != 0)
         if self.held is not None:
             adds = adds & self.held
         found = np.asarray((np.abs(actual) == np.abs(accumulator)) & adds)
@@ -302,15 +344,15 @@ class _ArithmeticHook(_ShadowHook):
         line.absorbed += int(np.count_nonzero(found))
         return found
 
-    def _note(self, f: Fragment, line: LineAccuracy, done: _Operation, lost: Array, errors: Array, unit: int) -> None:
-        """Keep the worst lane of a line."""
-        line.bits_at_once = max(line.bits_at_once, float(np.log2(max(lost.max(), 1.0))))
+    def _worst(self, f: Fragment, done: _Operation, errors: Array, unit: int) -> Worst:
+        """The operation of the lane with the largest error, for reports."""
         place = int(np.argmax(errors))
-        if errors[place] <= line.error and line.operation:
-            return
-        line.error, line.unit = float(errors[place]), unit
-        line.block, line.thread = f.lane_place(place)
         kind = PACKED.get(self.kind, self.kind)
-        texts = [number(float(np.broadcast_to(v, lost.shape)[place]), kind) for v in done.values]
-        line.operation = expression(self.instruction, texts, self.kind)
-        line.result, line.exact = number(float(done.actual[place]), kind), f"{float(done.shadow[place]):.9g}"
+        kinds = [PACKED.get(given, given) for given in self.kinds]
+        texts = [
+            number(float(np.broadcast_to(v, done.actual.shape)[place]), given)
+            for v, given in zip(done.values, kinds, strict=False)
+        ]
+        operation = expression(self.instruction, texts, self.kind)
+        result, exact = number(float(done.actual[place]), kind), f"{float(done.shadow[place]):.9g}"
+        return Worst(float(errors[place]), unit, *f.lane_place(place), operation, result, exact)

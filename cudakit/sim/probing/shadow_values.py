@@ -10,7 +10,7 @@ import numpy as np
 from cudakit.sim.lockstep.fragment import Batch, Fragment
 from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.report import SourcePlace
-from cudakit.sim.probing.losses import STAGNATION, LineAccuracy, StoredErrors, bits_of_loss
+from cudakit.sim.probing.losses import OVERFLOWED, LineAccuracy, StoredErrors, number_of
 from cudakit.sim.probing.operands import FORMATS
 from cudakit.sim.probing.registers import Key, LaneValues, States, key_of, located
 from cudakit.sim.probing.shadow_memory import Shadow, ShadowMemory
@@ -24,10 +24,6 @@ PARTS: Mapping[int, tuple[tuple[int, int], ...]] = {
     8: ((0, 8), (0, 4), (4, 4), (0, 2), (2, 2), (4, 2), (6, 2)),
 }
 Parts = dict[tuple[int, int], Shadow]
-# floats below this are too small for a relative error
-_NEGLIGIBLE = 2.0**-101
-# a value that is this much smaller without rounding consists of rounding errors only
-_NOISE = 2.0**-10
 
 
 def part_of(offset: int, width: int) -> int:
@@ -103,7 +99,7 @@ class Shadows:
         return [line for line in self.all_lines if line.operations]
 
     def line(self, code: int) -> LineAccuracy:
-        return self.all_lines[abs(code) - 1]
+        return self.all_lines[number_of(code) - 1]
 
     def _started(self, batch: Batch) -> ShadowRegisters:
         self._end_batch(batch.run)
@@ -151,10 +147,8 @@ class Shadows:
         known = ~np.isnan(shadow.values)
         if known.any():
             store = self.stores.setdefault(self.code(f, instruction), StoredErrors())
-            values, exact = actual[known], shadow.values[known]
-            by_noise = np.abs(exact) < np.abs(values) * _NOISE
-            errors = relative_error(values, exact)
-            for code, worst in store.add(errors, shadow.codes[known], shadow.unit, by_noise).items():
+            worst_by_code = store.add(actual[known], shadow.values[known], shadow.codes[known], shadow.unit)
+            for code, worst in worst_by_code.items():
                 line = self.line(code)
                 line.stored_error = max(line.stored_error, worst)
 
@@ -163,19 +157,14 @@ class Shadows:
         found: dict[int, LineAccuracy] = {}
         for store in self.stores.values():
             for code in store.bits:
-                line = self.line(code)
-                if (code > 0 or line.stagnates) and store.is_loss(code, code < 0):
-                    found[abs(code)] = line
+                line, number = self.line(code), number_of(code)
+                overflowed = store.overflowed(number)
+                if overflowed or store.is_loss(number, line.stagnates):
+                    line.explain(overflowed=overflowed)
+                    found[number] = line
         return sorted(found.values(), key=lambda line: -line.stored_error)
 
 
-def relative_error(actual: Array, exact: Array) -> Array:
-    """The relative error of values; 0 if one of both is not finite."""
-    scale = np.maximum(np.maximum(np.abs(actual), np.abs(exact)), _NEGLIGIBLE)
-    errors: Array = np.abs(actual - exact) / scale
-    return np.where(np.isfinite(errors) & np.isfinite(scale), errors, 0.0)
-
-
-def threshold(unit: int, *, stagnation: bool = False) -> float:
-    """The error from which on a value of a format has lost its accuracy."""
-    return float(2.0 ** (unit + (STAGNATION if stagnation else bits_of_loss(unit))))
+def merged(first: Array, second: Array) -> Array:
+    """One code of two for each value: that of an infinity, if one is."""
+    return np.where((first == 0) | (second >= OVERFLOWED), second, first)

@@ -17,6 +17,7 @@ from cudakit.sim.lockstep.lanes import Array
 from cudakit.sim.lockstep.probes import InstructionHook
 from cudakit.sim.lockstep.program import Program, writes_of
 from cudakit.sim.lockstep.report import KernelReport
+from cudakit.sim.probing.atomic_traps import AtomicHook
 from cudakit.sim.probing.made import Trace
 from cudakit.sim.probing.makers import Maker, maker_of
 from cudakit.sim.probing.operands import FORMATS, PACKED, all_of, any_of, literal_of, reader, special, values_of
@@ -52,6 +53,8 @@ class ValueTraps:
             return _BranchHook(trace, program, instruction) if instruction.guard or opcode == "brx" else None
         if opcode in ("ldmatrix", "stmatrix") or (opcode == "wmma" and row.memory is not None):
             return MatrixAccessHook(trace, program, instruction)
+        if opcode in ("atom", "red") and "async" not in instruction.modifiers:
+            return AtomicHook(trace, program, instruction)
         if row.memory is not None:
             return AccessHook(trace, program, instruction)
         if opcode == "shfl":
