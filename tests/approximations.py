@@ -1,6 +1,6 @@
 """Records the results of ex2.approx and rcp.approx on an H200, for `cudakit.sim.values.measured`.
 
-`python -m tests.approximations FOLDER` writes h200_ex2.xz and h200_rcp.xz, which belong next to that module, and
+`python -m tests.approximations FOLDER` writes h200_ex2.zlib and h200_rcp.zlib, which belong next to that module, and
 approximations_h200.npz with the results for other operands, which belongs in tests/data.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def encoded(bits: np.ndarray[Any, Any]) -> bytes:
         differences.append(row - first - ((constant + (slope + curve * places) * places) >> measured.SHIFT))
     rest = np.array(differences)
     assert np.abs(rest).max() < 128, f"the quadratics are off by up to {np.abs(rest).max()}"
-    return lzma.compress(json.dumps(coefficients).encode() + b"\n" + rest.astype(np.int8).tobytes(), preset=9)
+    return zlib.compress(json.dumps(coefficients).encode() + b"\n" + rest.astype(np.int8).tobytes(), 9)
 
 
 def operands() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -89,7 +89,7 @@ def main() -> None:
         }
         for name, bits in tables.items():
             data = encoded(bits)
-            (folder / f"h200_{name}.xz").write_bytes(data)
+            (folder / f"h200_{name}.zlib").write_bytes(data)
             terminal.say(f"{name}: {len(data)} bytes")
         x, z = operands()
         results = {name: run(case, x, z) for case, name in enumerate(CASES)}

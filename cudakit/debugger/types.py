@@ -303,8 +303,8 @@ def show(
     depth: int = 0,
     unset: Array | None = None,
 ) -> str:
-    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}. `unset` is the mark of each
-    byte: a number whose bytes all have one is not shown."""
+    """One value, given its bytes, as gdb prints it: {x = 1, tags = {1, 2, 3}}. `unset` has the marks of the bytes: a
+    number whose bytes all have one is not shown."""
     plain = kind.plain
     rows = data[None, :]
     number = numbers(kind, rows) if len(data) >= max(kind.size, 1) else None

@@ -73,8 +73,7 @@ def root(o: Operands, i: Instruction) -> None:
     """rcp.approx and sqrt.approx."""
     kind, mods = form(i, "approx", "ftz")
     if kind == "f32":
-        reciprocal = i.opcode == "rcp"
-        return _write32(o, i, mods, _reciprocal if reciprocal else square_root)
+        return _write32(o, i, mods, _reciprocal if i.opcode == "rcp" else square_root)
     if i.opcode != "rcp":
         raise Unsupported(i.name)
     _seed(o, i, _inverse)

@@ -8,7 +8,7 @@ of the 2^23 values. Its file has a quadratic per interval, and the differences f
 from __future__ import annotations
 
 import json
-import lzma
+import zlib
 from functools import cache
 from pathlib import Path
 
@@ -28,11 +28,11 @@ LOW, HIGH = np.float32(-126), np.float32(128)
 @cache
 def table(name: str) -> Array:
     """The bits of the f32 results, uint32 by fraction: "ex2" in [1, 2), "rcp" in (0.5, 1]."""
-    with lzma.open(Path(__file__).with_name(f"h200_{name}.xz")) as file:
-        coefficients = json.loads(file.readline())
-        found = np.frombuffer(file.read(), np.int8).astype(np.int32).reshape(INTERVALS, -1)
+    data = zlib.decompress(Path(__file__).with_name(f"h200_{name}.zlib").read_bytes())
+    head, _, rest = data.partition(b"\n")
+    found = np.frombuffer(rest, np.int8).astype(np.int32).reshape(INTERVALS, -1)
     places = np.arange(found.shape[1], dtype=np.int64)
-    for row, (first, constant, slope, curve) in zip(found, coefficients, strict=True):
+    for row, (first, constant, slope, curve) in zip(found, json.loads(head), strict=True):
         row += (first + ((constant + (slope + curve * places) * places) >> SHIFT)).astype(np.int32)
     return found.reshape(-1).view(np.uint32)
 
