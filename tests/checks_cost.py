@@ -9,17 +9,15 @@ compared here: tests do that.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import time
 from typing import Any
 from unittest import mock
 
 import cudakit
-from cudakit.measure.command import command_line
 from cudakit.shapes import shape_text
-from cudakit.show import outputs, terminal
 
+from .costs import summary_of, write
 from .counters.problems import PROBLEMS, runs
 
 ENGINES = ("interpreter", "compiled")
@@ -55,21 +53,8 @@ def main() -> None:
             checked = with_checks[family, shape, variant]
             row = {"engine": engine, "family": family, "shape": shape, "variant": variant}
             rows.append(row | {"unchecked": base, "checked": checked, "ratio": checked / base})
-    ratios = {engine: sorted(row["ratio"] for row in rows if row["engine"] == engine) for engine in ENGINES}
-    summary = {
-        engine: {
-            "kernels": len(found),
-            "median": found[len(found) // 2],
-            "most": found[-1],
-            "over_2": sum(ratio > 2 for ratio in found),
-        }
-        for engine, found in ratios.items()
-    }
-    with cudakit.Device("sim", fresh=True) as device:
-        about = {"device": device.info(), "date": datetime.date.today().isoformat(), "command": command_line()}
-    outputs.write_json(about | {"cores": os.cpu_count(), "summary": summary, "rows": rows}, arguments.json)
-    for engine, figures in summary.items():
-        terminal.say(f"{engine}: {figures}")
+    summary = {engine: summary_of((row["ratio"] for row in rows if row["engine"] == engine), 2) for engine in ENGINES}
+    write(summary, rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
 import time
 from collections.abc import Iterator
@@ -24,10 +23,10 @@ from cudakit.compile import options
 from cudakit.debugger import attached
 from cudakit.debugger.breakpoints import Breakpoint
 from cudakit.debugger.console import Console
-from cudakit.measure.command import command_line
 from cudakit.shapes import shape_text
-from cudakit.show import outputs, terminal
+from cudakit.show import terminal
 
+from .costs import summary_of, write
 from .counters.problems import Problem, Run, runs
 
 PROBLEMS = (
@@ -139,20 +138,7 @@ def main() -> None:
             rows.append(row)
             ratios = "  ".join(f"{name} {row[name]:.2f}" for name in RATIOS)
             terminal.say(f"{problem.name} {row['variant']}: {ratios}")
-    summary = {}
-    for name in RATIOS:
-        ratios_of = sorted(row[name] for row in rows)
-        summary[name] = {
-            "kernels": len(rows),
-            "median": ratios_of[len(rows) // 2],
-            "most": ratios_of[-1],
-            "over_5": sum(ratio > 5 for ratio in ratios_of),
-        }
-    with cudakit.Device("sim", fresh=True) as device:
-        about = {"device": device.info(), "date": datetime.date.today().isoformat(), "command": command_line()}
-    outputs.write_json(about | {"cores": os.cpu_count(), "summary": summary, "rows": rows}, arguments.json)
-    for name, figures in summary.items():
-        terminal.say(f"{name}: {figures}")
+    write({name: summary_of((row[name] for row in rows), 5) for name in RATIOS}, rows, arguments.json)
 
 
 if __name__ == "__main__":
