@@ -15,7 +15,8 @@ from cudakit.launch.mangling import demangle
 from cudakit.recording.file import MemberWriter, digest
 from cudakit.recording.launches import Build
 
-_FILE = re.compile(r'^\s*\.file\s+\d+\s+"((?:[^"\\]|\\.)*)"', re.MULTILINE)
+#: The line of a file in PTX: the text before its name, and its name.
+FILE_LINE = re.compile(r'^(\s*\.file\s+\d+\s+)"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 _VARIABLE = re.compile(
     r"^\s*(?:\.(?:visible|weak|common)\s+)*\.(?:const|global)\s+(?:\.attribute\([^)]*\)\s+)?(?:\.align\s+\d+\s+)?"
     r"(?:\.v\d\s+)?\.\w+\s+([\w$]+)\s*(?:\[[^\]]*\])*\s*(?:=\s*([^;]*))?;",
@@ -68,7 +69,7 @@ def write_module(file: MemberWriter, code: Code) -> str:
 def _sources(code: Code) -> dict[str, str]:
     """Return the texts of the files that the PTX names, without CUDA's own headers."""
     found = {code.name: code.source}
-    for name in dict.fromkeys(_FILE.findall(code.ptx)):
+    for name in dict.fromkeys(name for _, name in FILE_LINE.findall(code.ptx)):
         folders = name.replace("\\", "/").split("/")[:-1]
         own = not ("include" in folders and any(part == "nvidia" or part.startswith("cuda") for part in folders))
         if own and name not in found:

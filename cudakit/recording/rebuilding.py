@@ -12,11 +12,11 @@ from cudakit.compile import compiler, headers
 from cudakit.compile import options as nvrtc_options
 from cudakit.compile.compiler import Compiled, Request
 from cudakit.errors import CompileError
+from cudakit.recording.code import FILE_LINE
 from cudakit.recording.file import RecordingError
 from cudakit.recording.launches import Build, RecordedModule
 
 _INCLUDE = re.compile(r'(#\s*include\s*["<])([^">\n]+)(?=[">])')
-_FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"((?:[^"\\]|\\.)*)"', re.MULTILINE)
 
 
 def with_variables(code: RecordedModule, arch: str, kernel: str) -> Compiled:
@@ -45,7 +45,7 @@ def with_variables(code: RecordedModule, arch: str, kernel: str) -> Compiled:
             why = _reason(error).replace(root, "")
             raise RecordingError(f"{code.name} does not compile here: {why}") from error
         places = {os.path.normpath(_inside(root, path)): path for path in (*build.headers, code.name)}
-        ptx = _FILE.sub(lambda found: f'{found[1]}"{_recorded(found[2], places)}"', compiled.ptx)
+        ptx = FILE_LINE.sub(lambda found: f'{found[1]}"{_recorded(found[2], places)}"', compiled.ptx)
     if not re.search(rf"\.entry\s+{re.escape(kernel)}\b", ptx):
         raise RecordingError(f"{code.name}, compiled again, has no kernel {kernel}")
     return replace(compiled, ptx=ptx, name=code.name, source=code.source)
