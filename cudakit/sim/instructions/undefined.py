@@ -271,7 +271,7 @@ class _Hook:
             return None
         places, absent = found
         codes = self._codes(self.instruction.operands[1], undefined)
-        out = None if codes is None else f.lanes.pad(codes).reshape(-1).take(places)
+        out = None if codes is None else f.lanes.shuffled(codes, places)
         if absent is None:
             return out
         mine = code_of(f, ValueOrigin(self.instruction, shuffle=True))

@@ -197,6 +197,11 @@ class LaneSet:
         out[self.slots] = values
         return out.reshape(-1, 32)
 
+    def shuffled(self, values: Array, places: Array, fill: Any = 0) -> Array:
+        """The values that these lanes read from others: from places in the rows of ``pad``."""
+        found: Array = self.pad(values, fill).reshape(-1).take(places)
+        return found
+
     def unpad(self, rows: Array) -> Array:
         """The inverse of ``pad``."""
         flat = rows.reshape(-1)

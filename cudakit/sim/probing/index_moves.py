@@ -254,7 +254,7 @@ class IndexShuffleHook(Hook):
             return
         places, _ = self.reads(f, r)
         exact, codes = (
-            None if values is None else f.lanes.pad(values, absent).reshape(-1).take(places)
+            None if values is None else f.lanes.shuffled(values, places, absent)
             for values, absent in zip(self.known, (NONE, 0), strict=True)
         )
         self.known = Known(exact, codes)

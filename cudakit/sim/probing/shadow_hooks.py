@@ -138,8 +138,8 @@ class _ShuffleHook(_ShadowHook):
         if given:
             places, _ = self.reads(f, r)
             for part, shadow in given.items():
-                values = f.lanes.pad(shadow.values, np.nan).reshape(-1).take(places)
-                codes = f.lanes.pad(shadow.codes).reshape(-1).take(places)
+                values = f.lanes.shuffled(shadow.values, places, np.nan)
+                codes = f.lanes.shuffled(shadow.codes, places)
                 self.found[part] = Shadow(values, codes, shadow.unit)
 
     def after(self, f: Fragment) -> None:
@@ -275,7 +275,7 @@ class _ArithmeticHook(_ShadowHook):
         unit = max([self.format.unit, *(s.unit for s in given if s is not None)])
         if self.width == 8:
             unit = max(s.unit for s in given if s is not None)
-        # an infinity keeps its finite shadow, so that what is computed from it is known to be wrong
+        # an infinity keeps its finite shadow, so that the errors of later results count
         usable = np.isfinite(shadow) & ~np.isnan(actual)
         shadow = np.where(usable, shadow, np.nan)
         if any(np.isinf(v).any() for v in values):

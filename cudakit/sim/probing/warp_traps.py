@@ -183,18 +183,12 @@ class ShuffleHook(Hook):
         super().__call__(f, r)
         self.codes = None if self.source is None else self.trace.codes(f, self.source)
         if self.codes is not None:
-            self.codes = shuffled(self.reads, f, r, self.codes)
+            places, _ = self.reads(f, r)
+            self.codes = f.lanes.shuffled(self.codes, places)
 
     def after(self, f: Fragment) -> None:
         for number, slot in enumerate(self.written):
             self.trace.put(f, slot, None if number else self.codes, self.held)
-
-
-def shuffled(reads: ShuffleReads, f: Fragment, r: Any, values: Array) -> Array:
-    """The values that the lanes of a shuffle receive."""
-    places, _ = reads(f, r)
-    found: Array = f.lanes.pad(values).reshape(-1).take(places)
-    return found
 
 
 class ProductHook(Hook):
